@@ -14,7 +14,7 @@ from fedgraph.data.as_file import as_file
 from fedgraph.data.base import SPLITS, Augment, CohortData, DataSource, Split, SplitName
 from fedgraph.data.data_set import DataSet, Examples
 from fedgraph.data.examples import ExampleSplit
-from fedgraph.data.own import CLIENT, OWN_TITLE, UNNAMED, OwnData
+from fedgraph.data.own import CLIENT, GIVEN, OWN_TITLE, UNNAMED, OwnData, name_given_files
 from fedgraph.data.pooled import pooled
 from fedgraph.data.preprocessing import InputScale, Preprocessing
 from fedgraph.data.registry import (
@@ -28,6 +28,7 @@ from fedgraph.data.registry import (
 
 __all__ = [
     "CLIENT",
+    "GIVEN",
     "OWN_FILE_SETS",
     "OWN_TITLE",
     "SPLITS",
@@ -46,6 +47,7 @@ __all__ = [
     "as_file",
     "catalogue_entries",
     "is_custom_class",
+    "name_given_files",
     "open_source",
     "parse_data",
     "pooled",

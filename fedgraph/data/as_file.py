@@ -19,7 +19,7 @@ INDEX = {"M": "time"}
 """Column name of a data frame's unnamed index, by the kind of its values."""
 
 
-def as_file(data: Any, folder: Path, name: str = "data") -> Path:
+def as_file(data: Any, folder: Path, name: str = "data", where: str = "the input") -> Path:
     """Write data into a folder, and return the file; paths are returned unchanged.
 
     Raises DataError for anything else, for an array of objects, and for a data frame with a column that Parquet cannot
@@ -36,6 +36,8 @@ def as_file(data: Any, folder: Path, name: str = "data") -> Path:
         Where the file is written.
     name : str
         Of the file, without suffix.
+    where : str
+        Names the data in messages.
     """
     if isinstance(data, str | PathLike):
         return Path(data)
@@ -47,12 +49,13 @@ def as_file(data: Any, folder: Path, name: str = "data") -> Path:
     data = data.detach().cpu().numpy() if isinstance(data, Tensor) else data
     if isinstance(data, np.ndarray):
         if data.dtype.hasobject:
-            raise DataError("the array holds objects: give a data frame, or an array of numbers or of texts")
+            raise DataError(f"{where} holds objects: give a data frame, or an array of numbers or of texts")
         file = folder / f"{name}.npz"
         with replacing(file) as temporary, temporary.open("wb") as stream:
             np.savez_compressed(stream, images=data)
         return file
-    table = as_arrow(_flat(data) if hasattr(data, "iloc") and hasattr(data, "columns") else data, "the input")
+    is_frame = hasattr(data, "iloc") and hasattr(data, "columns") and data.columns.nlevels == 1
+    table = as_arrow(_flat(data) if is_frame else data, where)
     file = folder / f"{name}.parquet"
     with replacing(file) as temporary:
         pyarrow.parquet.write_table(table, temporary)

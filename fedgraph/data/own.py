@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,10 @@ LOOKED_FOR = (
 )
 """Hint for messages about missing files."""
 
+GIVEN = ".given"
+"""Folder next to the run folders, with the Python objects of their experiments in files, by key and content."""
+
+_GIVEN_FILE = re.compile(rf"(?:[^\s'\"]*[/\\])?{re.escape(GIVEN)}[/\\]([\w.-]+)-[0-9a-f]{{16}}\.\w+")
 
 Name = Annotated[str, AfterValidator(composed)]
 """Name of a client, a column, a class or a category, as settings give it."""
@@ -87,7 +92,15 @@ def data_path(path: str | None, data_dir: Path, own: OwnData | None) -> Path:
 
 def data_title(path: str | None, own: OwnData | None) -> str:
     """Return the title of the data for messages and reports; the file name of a node's own data stays hidden."""
-    return Path(path).name if path is not None and own is None else OWN_TITLE
+    if path is None or own is not None:
+        return OWN_TITLE
+    place = Path(path)
+    return name_given_files(f"{GIVEN}/{place.name}") if place.parent.name == GIVEN else place.name
+
+
+def name_given_files(message: str) -> str:
+    """Return a message in which data frames and graphs are named by the key that has them, not by their hidden file."""
+    return _GIVEN_FILE.sub(r"the data given as \1", message)
 
 
 def with_notes(description: str, notes: Iterable[str]) -> str:

@@ -13,19 +13,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fedgraph.data import as_file
+from fedgraph.data import GIVEN, as_file, name_given_files
 from fedgraph.data.graphs import are_graphs
 from fedgraph.experiment import Overrides, overrides_by_key
 from fedgraph.graph import ClientGraph, write_graph
 from fedgraph.support.errors import ExperimentError, FedgraphError
 from fedgraph.support.files import write_atomically
 from fedgraph.support.plugins import dotted_path
-
-_FOLDER = ".given"
-"""Folder next to the run folders, with the Python objects of their experiments, by key and content."""
-
-_PLACE = re.compile(rf"[^\s'\"]*[/\\]{re.escape(_FOLDER)}[/\\]([\w.-]+)-[0-9a-f]{{16}}\.\w+")
-"""The path of one of these files in a message."""
 
 
 @contextmanager
@@ -37,8 +31,8 @@ def named_by_key() -> Iterator[None]:
     try:
         yield
     except FedgraphError as error:
-        error.args = tuple(_PLACE.sub(r"the data given as \1", str(part)) for part in error.args)
-        error.quoted = _PLACE.sub(r"the data given as \1", error.quoted)
+        error.args = tuple(name_given_files(str(part)) for part in error.args)
+        error.quoted = name_given_files(error.quoted)
         raise
 
 
@@ -65,7 +59,7 @@ def in_words(
     keys = dict(overrides) if isinstance(overrides, Mapping) else overrides_by_key(overrides)
     tables = experiment if isinstance(experiment, Mapping) else {}
     head = keys.get("output.dir") or dict(tables.get("output") or {}).get("dir") or "runs"
-    writer = _Writer(Path(out or str(head)) / _FOLDER)
+    writer = _Writer(Path(out or str(head)) / GIVEN)
     plain = {key: writer.plain(value, key) for key, value in keys.items()}
     if isinstance(experiment, Mapping):
         experiment = {name: writer.plain(table, str(name)) for name, table in experiment.items()}
@@ -114,7 +108,8 @@ class _Writer:
                 plain = frame.index.dtype.kind in "iu"
                 frame.to_csv(file, index=not plain)
             else:
-                file = as_file(frame, Path(folder), "graphs" if are_graphs(frame) else "table")
+                name = "graphs" if are_graphs(frame) else "table"
+                file = as_file(frame, Path(folder), name, f"the data given as {key}")
             return self._kept(file, key)
 
     def _kept(self, file: Path, key: str) -> str:

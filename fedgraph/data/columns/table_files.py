@@ -162,6 +162,8 @@ def as_arrow(frame: Any, where: str = "the data frame") -> pa.Table:
     kind = type(frame).__name__
     if hasattr(frame, "iloc") and not hasattr(frame, "columns"):
         raise DataError(f"{where} is a {kind}, a single column or row: give a data frame, such as frame.loc[[0]]")
+    if hasattr(frame, "iloc") and frame.columns.nlevels > 1:
+        raise DataError(f"{where} has {frame.columns.nlevels} levels of column names: give each column one name")
     try:
         if hasattr(frame, "iloc"):  # of pandas, whose column names may be numbers
             return pa.Table.from_pandas(frame.rename(columns=str), preserve_index=False)
@@ -171,7 +173,11 @@ def as_arrow(frame: Any, where: str = "the data frame") -> pa.Table:
         return pa.table(frame)
     except (TypeError, ValueError, pa.ArrowException) as error:
         if hasattr(frame, "columns"):
-            raise DataError(f"{where} cannot be read: {', '.join(map(str, error.args))}") from None
+            reasons = ", ".join(map(str, error.args))
+            raise DataError(
+                f"{where} cannot be read: {reasons}. Each column needs a name of its own, and numbers, texts or times "
+                "alone"
+            ) from None
         raise DataError(
             f"{where} is of type {kind}, and cannot be read: give a data frame, a list of dicts (one for each row), a "
             "dict of columns, or the path of a file"

@@ -49,6 +49,7 @@ def test_a_data_frame_is_read_as_its_file_is(tmp_path):
     by_key = ran(tables(**data), tmp_path, set={"data.path": frame})
     assert own.summary["weights_sha256"] == of_file.summary["weights_sha256"] == by_key.summary["weights_sha256"]
     assert own.summary["task"]["classes"] == ["False", "True"]
+    assert own.summary["data"].startswith("the data given as data.path, 90 rows, ")
     # Found again by whoever resumes the run, and kept once.
     assert len(list((tmp_path / "runs" / ".given").iterdir())) == 1
     assert fedgraph.load_run(own.path).experiment.data.path == by_key.experiment.data.path
@@ -67,6 +68,22 @@ def test_errors_name_the_key_that_was_given_an_object_and_no_hidden_file(faulty,
     with pytest.raises(FedgraphError, match=rf"the data given as {faulty}\b") as caught:
         ran(given, tmp_path)
     assert ".given" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (lambda frame: frame.set_axis(pd.MultiIndex.from_product([["x"], frame.columns]), axis=1), "2 levels"),
+        (lambda frame: pd.concat([frame, frame[["age"]]], axis=1), "age.* name of its own"),
+        (lambda frame: frame.assign(age=["old", *frame["age"][1:]]), "numbers, texts or times alone"),
+    ],
+)
+def test_data_frames_that_are_no_table_are_refused(changed, message, tmp_path):
+    data = {"set": "table", "label": "ill", "client-column": "site"}
+    with pytest.raises(DataError, match=rf"^the data given as data\.path .*{message}"):
+        ran(tables(**data, path=changed(frame_of())), tmp_path)
+    with pytest.raises(ValueError, match=message):
+        fedgraph.NeuralGraphicalModel().fit(changed(frame_of()))
 
 
 @pytest.mark.parametrize("method", ["sfl", "fedngm"])
