@@ -173,7 +173,7 @@ def as_arrow(frame: Any, where: str = "the data frame") -> pa.Table:
         return pa.table(frame)
     except (TypeError, ValueError, pa.ArrowException) as error:
         if hasattr(frame, "columns"):
-            reasons = ", ".join(map(str, error.args))
+            reasons = ", ".join(map(str, error.args)).rstrip(".")
             raise DataError(
                 f"{where} cannot be read: {reasons}. Each column needs a name of its own, and numbers, texts or times "
                 "alone"
