@@ -148,7 +148,7 @@ def from_frame(frame: Any, where: str = "the data frame") -> Table:
 
 
 def as_arrow(frame: Any, where: str = "the data frame") -> pa.Table:
-    """Return rows as a table of Arrow, without the index of pandas.
+    """Return rows as a table of Arrow, without the index of pandas; periods are the times at which they begin.
 
     Raises DataError for anything that is not rows, and for a column that Arrow cannot take.
 
@@ -166,7 +166,10 @@ def as_arrow(frame: Any, where: str = "the data frame") -> pa.Table:
         raise DataError(f"{where} has {frame.columns.nlevels} levels of column names: give each column one name")
     try:
         if hasattr(frame, "iloc"):  # of pandas, whose column names may be numbers
-            return pa.Table.from_pandas(frame.rename(columns=str), preserve_index=False)
+            frame = frame.rename(columns=str)
+            periods = [name for name, kind in frame.dtypes.items() if str(kind).startswith("period")]
+            frame = frame.assign(**{name: frame[name].dt.to_timestamp() for name in periods})
+            return pa.Table.from_pandas(frame, preserve_index=False)
         if isinstance(frame, Sequence) and frame and all(isinstance(row, Mapping) for row in frame):
             names = dict.fromkeys(name for row in frame for name in row)
             return pa.table({str(name): [row.get(name) for row in frame] for name in names})
@@ -190,7 +193,7 @@ def _spelled(column: pa.Array) -> pa.Array:
 
 
 def _cleaned(arrow: pa.Table, where: str, missing: Sequence[str], advice: str) -> Table:
-    """Return the columns with text trimmed, dictionaries decoded, and missing values as null."""
+    """Return the columns with text trimmed, dictionaries decoded, durations in seconds, missing values as null."""
     names = [composed(name.strip().replace("\r\n", "\n")) for name in arrow.column_names]
     empty = {place for place, name in enumerate(names) if not name and _is_empty(arrow.column(place))}
     if empty and len(empty) < len(names):  # a separator at the end of each line
@@ -206,6 +209,8 @@ def _cleaned(arrow: pa.Table, where: str, missing: Sequence[str], advice: str) -
             array = array.dictionary_decode()
         if pa.types.is_decimal(array.type):
             array = array.cast(pa.float64())
+        if pa.types.is_duration(array.type):
+            array = pc.divide(array.cast(pa.duration("ns")).cast(pa.int64()).cast(pa.float64()), 1e9)
         if is_text(array.type):
             array = pc.utf8_trim_whitespace(array.cast(pa.string()))
             plain = pc.all(pc.string_is_ascii(array)).as_py()

@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 
 import fedgraph
 from fedgraph.data import DataSet
+from fedgraph.data.columns import from_frame
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError, ExperimentError, FedgraphError, IdentityError
 from fedgraph.support.settings import Settings
@@ -116,6 +117,28 @@ def test_series_with_their_times_as_the_index(tmp_path):
     assert run.summary["task"]["step_minutes"] == 60
     found = run.predict(frame.iloc[-10:])
     assert found["time"].iloc[-1] == "2024-01-13T13:00:00"
+
+
+def test_periods_are_times_and_durations_are_numbers(tmp_path):
+    hours = pd.date_range("2024-03-01", periods=90, freq="h")
+    values = np.random.default_rng(0).normal(size=(90, 2)).cumsum(0)
+    sets = [pd.DataFrame(values, columns=["a", "b"], index=index) for index in (hours, hours.to_period("h"))]
+    runs = [
+        ran(
+            {
+                "experiment": {"name": "hours", "method": "fedavg", "rounds": 1},
+                "data": {"set": "series", "path": frame, "input-steps": 4, "output-steps": 2},
+                "model": {"name": "mlp", "hidden": [4]},
+            },
+            tmp_path,
+        )
+        for frame in sets
+    ]
+    assert "90 hourly steps" in runs[1].summary["data"]
+    assert runs[0].summary["weights_sha256"] == runs[1].summary["weights_sha256"]
+    waits = frame_of().assign(age=pd.to_timedelta(np.arange(90) % 7, unit="min"))
+    table = from_frame(waits)
+    assert table.numbers("age").tolist() == (np.arange(90) % 7 * 60.0).tolist()
 
 
 @pytest.mark.parametrize("kind", ["networkx", "pyg", "edges", "client graph", "table"])
