@@ -16,7 +16,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedgraph.clients.engine.assignment import Assignment
-from fedgraph.clients.engine.limits import check_allowed, check_data_allowed, check_noise, count_message
+from fedgraph.clients.engine.limits import check_allowed, check_data_allowed, check_limits, check_noise, count_message
 from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS
 from fedgraph.messages import (
@@ -86,6 +86,7 @@ def answered(message: Message, context: Context, answer: Callable[[Node], Record
     try:
         _find_plugins(context)
         check_content(message.content)
+        check_limits(node)
         count_message(node)
         content = answer(node)
         _add_proof(message, content, node)

@@ -36,15 +36,16 @@ class SFLClient(PersonalLayersClient[SomeSFLSettings]):
         # Columns of trained and shared parameters; in the server's messages, buffers come after them.
         columns, trainable = self.layers.shared_trainable, self.layers.shared.num_trainable
         device = self.cohort.device
-        w = self.request.shared["global"][:trainable].to(device)
+        w = self.request.shared["global"][:trainable].to(device) if to_global else None
         u = self.request.stacked["parameters"][:, :trainable].to(device)
         columns = columns if isinstance(columns, slice) else columns.to(device)
         squared = self.settings.distance == "squared"
 
         def term(v: Tensor, clients: slice | Tensor, batch_weight: Tensor) -> Tensor:
             shared = v[:, columns]
-            gradient = to_global * distance_gradient(shared, w, squared)
-            gradient += to_personal * distance_gradient(shared, u[clients], squared)
+            gradient = to_personal * distance_gradient(shared, u[clients], squared)
+            if w is not None:
+                gradient += to_global * distance_gradient(shared, w, squared)
             if isinstance(columns, slice):
                 return gradient
             return torch.zeros_like(v).index_copy(1, columns, gradient)

@@ -19,7 +19,7 @@ class IPA(FlowerStrategy):
     """Iterative parameter alignment (:class:`fedgraph.algorithms.ipa.IPA`), for any ClientApp.
 
     Clients add ``fedgraph.clients.alignment(model, msg)`` to their loss, or use ``fedgraph.clients.Peers``, whose reply
-    also has the updated peers.
+    also has the updated peers. A peer that has not had a turn yet counts as many examples as the others do on average.
 
     Parameters
     ----------
@@ -32,6 +32,7 @@ class IPA(FlowerStrategy):
 
     algorithm_class = ipa.IPA
     needs_names = True
+    assumes_mean_counts = True  # others align with a peer before its first turn
     term_to_add = "alignment(model, msg)"
 
     def __init__(

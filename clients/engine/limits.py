@@ -12,12 +12,30 @@ from fedgraph.clients.engine.node import Node
 from fedgraph.data import is_custom_class
 from fedgraph.federation import listed
 from fedgraph.privacy.noise import NoiseSettings
-from fedgraph.support.errors import IdentityError
+from fedgraph.support.errors import IdentityError, similar
 from fedgraph.support.files import locked, write_atomically
 from fedgraph.support.settings import parse
 from fedgraph.support.untrusted import in_short, read_json
 
 _COUNTED = "answered"
+
+_NUMBERS = ("least-noise", "most-messages")
+_LIMITS = (
+    *_NUMBERS, "aggregator-fingerprints", "allow", "consent", "consent-delta", "consent-epsilon", "consent-rows"
+)  # fmt: skip
+"""Keys of a node config that keep something from the server."""
+
+
+def check_limits(node: Node) -> None:
+    """Raise IdentityError for a misspelt limit in the node config, which would not hold, and for one that is no number.
+
+    Other unknown keys are for client classes and data sets of one's own.
+    """
+    for key in node.config:
+        if key not in _LIMITS and (meant := similar([key], _LIMITS)):
+            raise IdentityError(f"node config has the key '{key}', which limits nothing{meant}")
+    for key in _NUMBERS:
+        _number(node, key)
 
 
 def check_allowed(node: Node, client: str, assignment: Assignment) -> None:

@@ -48,7 +48,7 @@ class Node:
     Attributes
     ----------
     config : mapping
-        The node config.
+        The node config, with hyphens in its keys.
     data_dir : Path
         Node config ``data-dir``, else ``FEDGRAPH_DATA``, else run config ``data-dir``, else the user's cache.
     state_dir : Path
@@ -73,7 +73,8 @@ class Node:
     @classmethod
     def of(cls, context: Context) -> Node:
         """Build the node of a message."""
-        config = json.loads(os.environ.get(_CONFIG, "{}")) | dict(context.node_config)
+        given = json.loads(os.environ.get(_CONFIG, "{}")) | dict(context.node_config)
+        config = {key.replace("_", "-"): value for key, value in given.items()}
         folder = config.get("data-dir") or os.environ.get("FEDGRAPH_DATA") or context.run_config.get("data-dir")
         state_dir = state_folder(config)
         models = config.get("model-dir") or os.environ.get("FEDGRAPH_MODELS")

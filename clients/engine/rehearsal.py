@@ -12,7 +12,7 @@ from flwr.app import Context, RecordDict
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.base import CohortClient
 from fedgraph.clients.engine.disclosure import Disclosure, disclosure
-from fedgraph.clients.engine.limits import check_allowed, check_noise
+from fedgraph.clients.engine.limits import check_allowed, check_limits, check_noise
 from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, OwnerSource
@@ -64,6 +64,7 @@ def rehearse(
     method : settings of the method, resolved by the strategy.
     """
     node = Node.of(Context(0, 0, dict(node_config), RecordDict(), {}))
+    check_limits(node)
     part = experiment.client_part(method)
     assignment = Assignment.of(part)
     check_allowed(node, client, assignment)

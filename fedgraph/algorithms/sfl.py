@@ -136,7 +136,9 @@ class SFL(Algorithm[SomeSFLSettings]):
         return {**state, **own, "models": models}
 
     def ask(self, clients: Clients, state: State) -> Ask:
-        """Send all clients' personalised models, and the read-out."""
+        """Send all clients' personalised models, and the read-out if clients start from it or keep near it."""
+        if not self.settings.lambda_global and self.settings.start == "personalised":
+            return Ask({"parameters": state["models"]})
         return Ask({"parameters": state["models"]}, {"global": self.readout(clients, state)}, models=("global",))
 
     def relations(

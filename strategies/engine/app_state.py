@@ -43,6 +43,7 @@ class AppState:
         self.clients: Clients | None = None
         self.state: State = {}
         self._private: dict[str, Tensor] = {}
+        self._counted: set[str] = set()
 
     @property
     def all_clients(self) -> Clients:
@@ -90,10 +91,18 @@ class AppState:
         where = f"{self._algorithm.class_name}.round, in round {number}, returned"
         self.state = _with_rows(where, after, self.models)
 
-    def count(self, numbers: Mapping[str, float]) -> None:
-        """Set the weights of clients: numbers of training examples, or what else their replies have as such."""
+    def count(self, numbers: Mapping[str, float], assume_mean: bool = False) -> None:
+        """Set the weights of clients: numbers of training examples, or what else their replies have as such.
+
+        A client that has never answered has the weight 1, or with ``assume_mean`` the mean of those that have.
+        """
+        counts, names = self.all_clients.num_examples, self.all_clients.names
         for name, number in numbers.items():
-            self.all_clients.num_examples[self.all_clients.names.index(name)] = number
+            counts[names.index(name)] = number
+        self._counted |= set(numbers)
+        if assume_mean and self._counted:
+            known = torch.tensor([name in self._counted for name in names])
+            counts[~known] = counts[known].mean()
 
     def saved(self) -> State | None:
         """Return everything as plain state with the types of arrays; None before the first round."""
@@ -103,6 +112,7 @@ class AppState:
         return {
             "names": list(self.clients.names),
             "num-examples": self.clients.num_examples,
+            "counted": sorted(self._counted),
             "models": {str(place): model for place, model in enumerate(rows.models)},
             "layers": list(rows.models[0]),
             "private": self._private,
@@ -113,7 +123,7 @@ class AppState:
         """Restore what :meth:`saved` returned."""
         models = [saved["models"][str(place)] for place in range(len(saved["names"]))]
         rows = ModelRows([{name: model[name] for name in saved["layers"]} for model in models], saved["private"])
-        self._private = saved["private"]
+        self._private, self._counted = saved["private"], set(saved.get("counted", saved["names"]))
         self.clients = self._as_clients(tuple(saved["names"]), saved["num-examples"].double(), rows)
         self.state = {**saved["state"], "models": rows}
 

@@ -74,6 +74,8 @@ class FlowerStrategy(FedAvg):
 
     algorithm_class: ClassVar[type[Algorithm[Any]]]
     needs_names: ClassVar[bool] = False
+    assumes_mean_counts: ClassVar[bool] = False
+    """Whether a client that has not answered yet counts as many examples as the others do on average, not as one."""
 
     def __init__(
         self, graph: ClientGraph | None = None, *, seed: int = 0, save_to: str | Path | None = None, **keywords: Any
@@ -447,7 +449,8 @@ class FlowerStrategy(FedAvg):
     def _count(self, found: Mapping[str, AppReply]) -> None:
         """Record the numbers of training examples of clients."""
         counts = {name: reply.num_examples for name, reply in found.items()}
-        self._app.count({name: 1 if count is None else count for name, count in counts.items()})
+        known = {name: 1 if count is None else count for name, count in counts.items()}
+        self._app.count(known, assume_mean=self.assumes_mean_counts)
         if None in counts.values():
             self._say_once("count", "answers without '%s' count as one example", self.weighted_by_key)
 

@@ -262,6 +262,26 @@ def test_a_node_wants_noise_on_what_its_clients_release(part, client, method, me
     assert (read_error(reply) is None) == (message is None)
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"least_noise": 1}, "requires noise on everything its clients release"),
+        ({"alow": "nothing:Here"}, "'alow', which limits nothing; did you mean 'allow'"),
+        ({"consent-epsilonn": 1}, "did you mean 'consent-epsilon'"),
+        ({"most-message": 1}, "did you mean 'most-messages'"),
+        ({"most-messages": -1}, "most-messages must be a number of at least 0"),
+        ({"own-key": 1}, None),
+    ],
+)
+def test_a_misspelt_limit_of_a_node_is_an_error(part, config, message):
+    said = read_error(work(part, COHORT_CLIENT, **config, **FULL))
+    assert (said is None) if message is None else message in said
+    grid = LocalGrid(app, [{"clients": "client-0", **config, **FULL}])
+    asked = ConfigRecord({CLIENT_KEY: COHORT_CLIENT, EXPERIMENT_KEY: part, "label-counts": False})
+    (reply,) = grid.send_and_receive([Message(RecordDict({"config": asked}), 1000, "query.identify")])
+    assert (read_error(reply) is None) == (message is None)
+
+
 OWN_ANSWERS = ("sfl", "ipa", "adam", "f3", "f3-forecast", "f3-forecast-inference", "cnfgnn", "simple-forecast")
 DID = re.compile(
     r"""answered\ the\ roll\ call\ as\ .*\ \(.*\ s\)

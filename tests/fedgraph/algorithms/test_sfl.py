@@ -53,13 +53,16 @@ def test_aggregation_is_the_formula(alpha, hops, normalisation, strategy, aggreg
     np.testing.assert_allclose(got.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_read_out_is_the_mean_of_the_personalised_models(strategy):
-    served = strategy()
+@pytest.mark.parametrize("used", [{"lambda-global": 0.1}, {"start": "read-out"}, {"lambda-personal": 0.1}, {}])
+def test_the_read_out_is_sent_where_clients_use_it(strategy, used):
+    served = strategy(**used)
     served.replace_models(torch.arange(20.0).reshape(4, 5))
     assert torch.equal(served.readout(), served.models.mean(dim=0))
     ask = served.algorithm.ask(served.clients, served.state)
     assert torch.equal(ask.stacked["parameters"], served.models)
-    assert torch.equal(ask.shared["global"], served.models.mean(dim=0))
+    assert ("global" in ask.shared) == ("lambda-global" in used or "start" in used)
+    if ask.shared:
+        assert torch.equal(ask.shared["global"], served.models.mean(dim=0))
 
 
 def test_released_settings_stand_for_others():

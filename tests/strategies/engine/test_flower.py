@@ -712,6 +712,34 @@ def test_peers_that_move_along_come_to_agree():
     assert both < 0.8 * one
 
 
+def test_peers_that_have_not_answered_yet_weigh_as_much_as_others_on_average():
+    counts = dict(zip(NAMES, (600, 1000, 1400, 2000), strict=True))
+    sent, app = [], ClientApp(mods=[client_name])
+
+    @app.train()
+    def train(message, context):
+        name = context.node_config["client"]
+        sent.append((name, message.content["fedgraph.weights"]["weights"].numpy().tolist()))
+        net = linear()
+        net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        answer = reply(message, net)
+        answer.content["metrics"]["num-examples"] = counts[name]
+        return answer
+
+    grid = LocalGrid(app, [{"client": name} for name in NAMES])
+    strategy = IPA(order="ring", fraction_evaluate=0.0)
+    strategy.start(grid, initial(), num_rounds=2)
+    known = [dict.fromkeys(NAMES, 1.0)]
+    for answered in range(1, 5):
+        so_far = {name: counts[name] for name in NAMES[:answered]}
+        known.append(dict.fromkeys(NAMES, sum(so_far.values()) / answered) | so_far)
+    for turn, (name, weights) in enumerate(sent):
+        found = known[min(turn, 4)]
+        others = [found[other] / sum(found.values()) for other in NAMES if other != name]
+        assert weights == pytest.approx(others)
+    assert len(sent) == 8
+
+
 def test_ipa_with_a_model_of_each_peers_own():
     def own(name):
         torch.manual_seed(NAMES.index(name))
