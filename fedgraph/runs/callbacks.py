@@ -124,6 +124,10 @@ class Callback:
         """Return entries for ``summary.json`` at the end of the run."""
         return {}
 
+    def notes(self) -> list[str]:
+        """Return notes on the run, at its end."""
+        return []
+
     def state(self) -> State:
         """Return the state of the callback, for a checkpoint."""
         values = {_dashed(name): getattr(self, name) for name in self.kept}
@@ -153,9 +157,11 @@ class EarlyStopping(Callback):
         Best mean so far, its round, and its models ``[clients, parameters]`` if they are to be restored.
     waited : int
         Number of evaluations since then.
+    last_round : int
+        Round of the last evaluation.
     """
 
-    kept = ("best", "best_round", "waited", "best_models")
+    kept = ("best", "best_round", "waited", "last_round", "best_models")
 
     def __init__(self, monitor: str, patience: int, restore_best: bool = True) -> None:
         self.monitor = monitor
@@ -164,7 +170,7 @@ class EarlyStopping(Callback):
         self.best: float | None = None
         self.best_round = 0
         self.best_models: Tensor | None = None
-        self.waited = 0
+        self.waited = self.last_round = 0
 
     @property
     def stopped(self) -> bool:
@@ -175,6 +181,7 @@ class EarlyStopping(Callback):
         """Compare with the best value so far; an evaluation without replies counts as no improvement."""
         if evaluation.restored:
             return self.stopped
+        self.last_round = evaluation.round
         value = self._value(evaluation)
         sign = _sign(self.monitor)
         if not math.isnan(value) and (self.best is None or sign * value > sign * self.best):
@@ -196,6 +203,19 @@ class EarlyStopping(Callback):
     def final_round(self) -> int:
         """Round of the best models."""
         return self.best_round
+
+    def summary(self) -> dict[str, Any]:
+        """Return whether the run was stopped, and its best round."""
+        found = {"monitor": self.monitor, "stopped": self.stopped, "best": self.best, "best_round": self.best_round}
+        return {"early_stopping": found}
+
+    def notes(self) -> list[str]:
+        """Return a note if the run was stopped, or ends with the models of an earlier round."""
+        if self.best is None or self.best_round == self.last_round:
+            return []
+        stopped = f"stopped after round {self.last_round}: " if self.stopped else ""
+        whose = f"; models and results are those of round {self.best_round}" if self.restore_best else ""
+        return [f"{stopped}{self.monitor} was best after round {self.best_round}{whose}"]
 
 
 class AverageLast(Callback):

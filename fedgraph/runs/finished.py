@@ -89,12 +89,15 @@ class Run:
 
         Columns are ``round``, ``split``, ``metric``, ``mean``, ``std``, ``best5`` and ``worst5``; the last two are the
         means of the best and of the worst 5 % of the clients. Training losses have the split ``train``. Training at
-        the server without rounds has a row per epoch, with the name of its phase as split.
+        the server without rounds has a row per epoch, with the name of its phase as split. Final models that are not
+        those of the last round, such as the best ones, have their results in :attr:`clients` alone.
         """
         import pandas as pd
 
         rows: list[dict[str, Any]] = []
         for line in self.folder.lines():
+            if line.get("restored"):
+                continue
             if line["phase"] in ("training", "evaluation"):
                 head = {"round": line["round"], "split": line["split"]}
                 rows += [{**head, "metric": metric, **values} for metric, values in line["metrics"].items()]
@@ -109,14 +112,14 @@ class Run:
     def client_metrics(self) -> pd.DataFrame:
         """Every measurement of every client, with columns ``round``, ``split``, ``metric``, ``client`` and ``value``.
 
-        Values of absent clients are NaN.
+        Values of absent clients are NaN. Rounds are those of :attr:`metrics`.
         """
         import pandas as pd
 
         parts = [
             {"round": line["round"], "split": line["split"], "metric": metric, "client": client, "value": value}
             for line in self.folder.lines()
-            if line["phase"] in ("training", "evaluation")
+            if line["phase"] in ("training", "evaluation") and not line.get("restored")
             for metric, values in line["per_client"].items()
             for client, value in values.items()
         ]

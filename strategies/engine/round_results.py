@@ -35,6 +35,8 @@ def write_results(
     if peers is not None:
         peers.write(folder.path / FILE)
     noted = {key: entry for callback in run.plan.callbacks for key, entry in callback.summary().items()}
+    for callback in run.plan.callbacks:
+        folder.notes.extend(callback.notes())
     graph = federation.graph
     if run.algorithm.needs_graph and graph is not None and graph.without_self_loops().num_edges == 0:
         noted["notes"] = ["the client graph has no edges, and nothing is shared along it: see [graph]"]

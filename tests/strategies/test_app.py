@@ -9,6 +9,7 @@ import pytest
 import torch
 from flwr.serverapp.strategy import FedAdam
 
+from fedgraph import load_run
 from fedgraph.algorithms.global_model import DittoSettings
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.models.mlp import MLPSettings
@@ -120,13 +121,15 @@ HEADER = 128
 """Bytes that Flower's encoding puts before the numbers of an array."""
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_bytes_are_those_of_the_arrays_that_were_sent(digits_tables, run_experiment, nodes):
+@pytest.mark.parametrize(("nodes", "lambda_global"), [(1, 0.1), (2, 0.1), (2, 0.0)])
+def test_bytes_are_those_of_the_arrays_that_were_sent(digits_tables, run_experiment, nodes, lambda_global):
+    digits_tables["sfl"] = {"lambda-global": lambda_global}
     folder = run_experiment(of("sfl", digits_tables, rounds=3), nodes=nodes)
     summary, parameters = summary_of(folder), models(folder).shape[1]
     clients, numbers = 6, 4 * parameters
-    # Every client's own model and, to each node, the read-out; the last exchange only measures.
-    round_down = clients * numbers + nodes * (HEADER + numbers + HEADER)
+    # Every client's own model and, to each node that uses it, the read-out; the last exchange only measures.
+    readout = HEADER + numbers if lambda_global else 0
+    round_down = clients * numbers + nodes * (HEADER + readout)
     round_up = clients * numbers + nodes * HEADER
     label_counts = clients * 10 * 8 + nodes * HEADER
     assert (summary["bytes_down"], summary["bytes_up"]) == (4 * round_down, label_counts + 3 * round_up)
@@ -210,6 +213,13 @@ def test_early_stopping_restores_the_best_and_measures_it(digits_tables, run_exp
     best = int(np.argmin(measured[:-1]))
     assert summary["rounds"] == first + best + 2
     assert summary["metrics"]["test"]["loss"]["mean"] == pytest.approx(measured[best], rel=1e-6)
+    found = {"monitor": "test/loss", "stopped": True, "best": pytest.approx(measured[best]), "best_round": first + best}
+    assert summary["early_stopping"] == found
+    note = f"stopped after round {summary['rounds']}: test/loss was best after round {first + best}; "
+    assert any(text.startswith(note) for text in summary["notes"])
+    metrics = load_run(folder.path).metrics.query("split == 'test' and metric == 'loss'")
+    assert metrics["round"].is_unique
+    assert metrics["mean"].tolist() == pytest.approx(measured[:-1])
     digits_tables["evaluation"] = {}
     short = run_experiment(of(method, digits_tables, rounds=first + best))
     assert summary_of(short)["weights_sha256"] == summary["weights_sha256"]

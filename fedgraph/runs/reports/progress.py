@@ -57,7 +57,8 @@ class LogProgress(Callback):
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
         """Log means over clients."""
-        log.info("after round %d: %s", evaluation.round, _means(evaluation))
+        models = "the final models" if evaluation.restored else f"after round {evaluation.round}"
+        log.info("%s: %s", models, _means(evaluation))
         return False
 
 
