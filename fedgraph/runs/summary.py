@@ -12,6 +12,7 @@ from datetime import datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -64,6 +65,7 @@ def summary_of(
     learned: ClientGraph | None = None,
     noted: Mapping[str, Any] | None = None,
     trainings: Iterable[Mapping[str, Any]] = (),
+    examples: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Any]:
     """Build the content of ``summary.json``.
 
@@ -95,6 +97,8 @@ def summary_of(
         Further entries, such as those of callbacks.
     trainings : iterable of mapping, optional
         Lines of ``metrics.jsonl`` about training, with the absent clients.
+    examples : mapping of str to Tensor, optional
+        By split, the number of examples of each client.
 
     Returns
     -------
@@ -121,7 +125,7 @@ def summary_of(
         "seconds": round(seconds, 3),
         "metrics": {split: value["metrics"] for split, value in values.items()},
         "per_client": by_client,
-        **attendance(names, by_client, absent, trainings),
+        **attendance(names, by_client, absent, trainings, _without_examples(names, examples or {})),
         **({} if groups is None else _by_group(names, groups, split_metrics)),
         **({} if groups is None or learned is None else {"graph": _plain(learned.agreement(groups))}),
         **(noted or {}),
@@ -144,11 +148,12 @@ def attendance(
     per_client: Mapping[str, Values],
     absent: Mapping[str, str],
     trainings: Iterable[Mapping[str, Any]] = (),
+    empty: Mapping[str, Iterable[str]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the entries of ``summary.json`` on absent clients; empty if all took part.
 
     ``absent`` has the reasons of clients that were not measured, whether among ``names`` or not; ``trainings`` are the
-    lines of ``metrics.jsonl`` about training.
+    lines of ``metrics.jsonl`` about training, ``empty`` are clients without examples by split.
 
     Returns
     -------
@@ -160,18 +165,27 @@ def attendance(
     without = {}
     for split, values in per_client.items():
         measured = set(measured_clients(values))
-        lost = {name: absent.get(name, "no finite value") for name in everybody if name not in measured}
+        reasons = dict.fromkeys(empty.get(split, ()), f"no {split} examples") | dict(absent)
+        lost = {name: reasons.get(name, "no finite value") for name in everybody if name not in measured}
         if lost:
             without[split] = lost
     lines = [line["absent"] for line in trainings]
-    reasons = {name: reason for line in lines for name, reason in line.items()}
+    last = {name: reason for line in lines for name, reason in line.items()}
     missed = {
-        name: {"rounds": sum(name in line for line in lines), "of": len(lines), "reason": reasons[name]}
-        for name in sorted(reasons)
+        name: {"rounds": sum(name in line for line in lines), "of": len(lines), "reason": last[name]}
+        for name in sorted(last)
     }
     return {
         **({"not_measured": without} if without else {}),
         **({"missed_training": missed} if missed else {}),
+    }
+
+
+def _without_examples(names: Sequence[str], examples: Mapping[str, Tensor]) -> dict[str, list[str]]:
+    """Return the clients without examples, by split."""
+    return {
+        split: [name for name, number in zip(names, numbers.tolist(), strict=True) if number == 0]
+        for split, numbers in examples.items()
     }
 
 

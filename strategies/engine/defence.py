@@ -118,6 +118,16 @@ class Defence:
         found = {what: dict(sorted(counts.items())) for what, counts in self._counts.items() if counts}
         return {"defence": found} if found else {}
 
+    def notes(self, rounds: int) -> list[str]:
+        """Return a note on clients that were left out in all ``rounds`` of the run."""
+        never = [name for name, count in self._counts["left-out"].items() if count == rounds]
+        if not never:
+            return []
+        return [
+            f"[defence] krum left out {quoted(sorted(never))} in every round: no model has what they learned, and "
+            "where each client has its own model, theirs is the initial one. They count in the mean results"
+        ]
+
     def state(self) -> State:
         """Return the state for a resumed run."""
         return {"medians": self._medians, "counts": {what: dict(counts) for what, counts in self._counts.items()}}

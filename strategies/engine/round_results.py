@@ -49,6 +49,7 @@ def write_results(
         kept = {"clients": run.progress.kept, "round": run.progress.kept_after}
         noted["models_at_nodes"] = {"run": folder.name, **kept}
     noted["models_per_round"] = _models_per_round(folder, run)
+    folder.notes.extend(run.defence.notes(run.progress.rounds))
     folder.notes.extend([*_about_clients(experiment), *facts.pop("notes", ())])
     noted |= run.defence.facts() | facts | ({} if peers is None else {"peers": peers.summary()})
     totals = recorder.counters()
@@ -68,6 +69,7 @@ def write_results(
         learned=learned,
         noted=noted,
         trainings=folder.trainings(),
+        examples=federation.num_examples,
     )
     folder.write_summary(summary)
     log.info(

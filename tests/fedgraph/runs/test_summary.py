@@ -44,6 +44,15 @@ def test_nothing_is_said_where_nobody_was_lost():
     )
 
 
+def test_clients_without_examples_are_not_said_to_have_no_finite_value():
+    values = {split: {"loss": of("a", "b")} for split in ("validation", "test")}
+    lost = attendance(NAMES, values, {"d": "gone"}, empty={"test": ["c", "d"]})["not_measured"]
+    assert lost == {
+        "validation": {"c": "no finite value", "d": "gone"},
+        "test": {"c": "no test examples", "d": "gone"},
+    }
+
+
 def test_lost_clients_are_counted_and_named():
     lines = [{"absent": {"d": "no reply"}}, {"absent": {"c": "gone", "d": "no reply"}}]
     lost = summary(of("a", "b"), absent={"c": "gone", "d": "gone"}, lines=lines)

@@ -96,7 +96,10 @@ DEFENCES = [{"clip": 2.0}, {"krum": 0.2}, {"average": "median"}, {"average": "tr
 )
 def test_two_of_nine_clients_do_not_spoil_the_others(attacked, client, chosen, defence):
     assert honest(attacked(client, **chosen)) < 0.35
-    assert honest(attacked(client, defence, **chosen)) > 0.7
+    folder = attacked(client, defence, **chosen)
+    assert honest(folder) > 0.7
+    notes = [note for note in folder.summary().get("notes", ()) if "krum left out" in note]
+    assert [("'client-1', 'client-4' in every round" in note) for note in notes] == [True] * ("krum" in defence)
 
 
 @pytest.mark.process
