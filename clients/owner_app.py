@@ -195,6 +195,8 @@ def _layer(model: nn.Module, named: str | None, inputs: _Inputs) -> str:
         raise ValueError(
             "the model calls no torch.nn.Linear: name the layer whose input is the embedding (layer=...), one of "
             f"{_listed(names)}"
+            if names
+            else "the model has no layers by name, so that none can have the embedding as its input"
         )
     return found
 

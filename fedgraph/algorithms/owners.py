@@ -100,10 +100,9 @@ def build_outcome(joined: JoinedSamples, metrics: Mapping[str, Tensor], **furthe
     """Return the outcome of a run over owners; ``further`` are fields of :class:`Outcome`."""
     shared, every = int((joined.present.sum(1) > 1).sum()), len(joined.keys)
     common = "" if shared == every else f"; {shared:,} of {counted(every, 'sample')} are held by several owners"
-    measured_on = (
-        f"{len(joined.owners)} owners, one prediction per sample from all of them together{common}; own model "
-        "(-local): each owner's alone"
-    )
+    measured_on = f"{len(joined.owners)} owners, one prediction per sample from all of them together{common}"
+    if joined.predictions.shape[2]:
+        measured_on += "; own model (-local): each owner's alone"
     return Outcome(joined.owners, measured_on, metrics, task=joined.task, **further)
 
 

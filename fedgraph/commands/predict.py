@@ -24,7 +24,8 @@ def predict(
     data: Annotated[Path | None, typer.Option(help="New data: a file or folder like that of training.")] = None,
     client: Annotated[str | None, typer.Option(help="The client of the data, unless the data name it.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="File for the predictions, .csv or .parquet; by default in the run folder.")
+        Path | None,
+        typer.Option(help="File for the predictions, .csv or .parquet; by default in the run folder. Not for f3."),
     ] = None,
     target: Annotated[str | None, typer.Option(help="fedngm: the feature to predict.")] = None,
     samples: Annotated[str | None, typer.Option(help="f3: new (without a label), train, validation or test.")] = None,

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fedgraph.messages.array_records import checked_arrays, to_record
 from fedgraph.messages.content import check_content
-from fedgraph.models import finite_rows
+from fedgraph.models import finite_rows, usable_rows
 from fedgraph.support.errors import ReplyError
-from fedgraph.support.untrusted import check_name, in_short
+from fedgraph.support.untrusted import LARGEST, check_name, in_short
 
 APP_RECORD = "fedgraph"
 """Name of the config record."""
@@ -64,7 +64,7 @@ def read_model(content: RecordDict, key: str, template: Mapping[str, Tensor]) ->
     """Read a trained model of a reply.
 
     Returns read-only views of the record's bytes in the order of the template. Raises ReplyError, which names the
-    array, for missing, additional or different arrays, and for non-finite numbers.
+    array, for missing, additional or different arrays, and for numbers that are not finite or above 1e15.
 
     Parameters
     ----------
@@ -94,8 +94,9 @@ def read_model(content: RecordDict, key: str, template: Mapping[str, Tensor]) ->
     for name, value in read.items():
         if value.is_floating_point() != template[name].is_floating_point() or value.is_complex():
             raise ReplyError(f"layer '{name}' is {value.dtype} in place of {template[name].dtype}")
-        if value.is_floating_point() and not bool(finite_rows(value[None])):
-            raise ReplyError(f"layer '{name}' has values that are not finite: has training diverged?")
+        if value.is_floating_point() and not bool(usable_rows(value[None])):
+            wrong = f"above {LARGEST:g}" if bool(finite_rows(value[None])) else "that are not finite"
+            raise ReplyError(f"layer '{name}' has values {wrong}: has training diverged?")
     return read
 
 

@@ -478,8 +478,8 @@ class FlowerStrategy(FedAvg):
         untrained = [] if self.graph is None else [name for name in self.graph.names if name not in self._trained]
         if untrained and self._trained:
             log.warning(
-                "clients of the graph that have not trained in these rounds: %s; in client_arrays they have what was "
-                "aggregated for them", quoted(untrained),
+                "clients of the graph that have not trained in these rounds: %s; client_arrays has models for them, "
+                "which they have not trained", quoted(untrained),
             )  # fmt: skip
 
     def _say_once(self, what: str, *words: Any) -> None:

@@ -341,6 +341,10 @@ def not_finite(answer):
     answer.content["arrays"]["bias"] = Array(np.full(1, np.nan, np.float32))
 
 
+def absurd_values(answer):
+    answer.content["arrays"]["bias"] = Array(np.full(1, 1e20, np.float32))
+
+
 def other_kind(answer):
     answer.content["arrays"]["bias"] = Array(np.zeros(1, np.int64))
 
@@ -356,6 +360,7 @@ def absurd_count(answer):
         (other_layer, "its model has layer 'gate', unlike the one that was sent"),
         (no_layer, "its model lacks layer 'bias', unlike the one that was sent"),
         (not_finite, "layer 'bias' has values that are not finite: has training diverged"),
+        (absurd_values, r"layer 'bias' has values above 1e\+15: has training diverged"),
         (other_kind, "layer 'bias' is torch.int64 in place of torch.float32"),
         (absurd_count, "'num-examples' is -3, which is no number of examples"),
     ],
