@@ -123,7 +123,7 @@ class AppState:
         """Restore what :meth:`saved` returned."""
         models = [saved["models"][str(place)] for place in range(len(saved["names"]))]
         rows = ModelRows([{name: model[name] for name in saved["layers"]} for model in models], saved["private"])
-        self._private, self._counted = saved["private"], set(saved.get("counted", saved["names"]))
+        self._private, self._counted = saved["private"], set(saved["counted"] if "counted" in saved else saved["names"])
         self.clients = self._as_clients(tuple(saved["names"]), saved["num-examples"].double(), rows)
         self.state = {**saved["state"], "models": rows}
 
