@@ -63,8 +63,9 @@ class F3Secret(OwnersAlgorithm[F3SecretSettings]):
             fusion.network, fusion.sizes, fusion.owners, settings, settings.draws, run.seed, fusion.settings.average
         )
         answers: Mapping[int, Introduction] = yield Opening(
-            EmbedRequest((settings.samples,), embeddings=False), Introduction.unpack, EmbedRequest.message_type,
-            fusion.owners, self._lacking,
+            # The models name the classes of samples without labels.
+            EmbedRequest((settings.samples,), embeddings=False, fingerprints=fusion.models), Introduction.unpack,
+            EmbedRequest.message_type, fusion.owners, self._lacking,
         )  # fmt: skip
         introduced = {node: answer.owners for node, answer in answers.items()}
         joined, _ = yield from join_answers(run, introduced, fusion.owners, embedded=False)

@@ -50,6 +50,21 @@ def test_samples_of_f3_are_as_far_off_as_its_own(people, tmp_path):
         fedgraph.predict(run, new, client="bank")
 
 
+@pytest.mark.parametrize("label", ["left out", "empty"])
+def test_samples_without_labels_are_predicted_on_secret_shares_as_in_the_clear(label, people, tmp_path):
+    frame, tables = people
+    tables["f3"]["hidden"] = 1
+    run = fedgraph.run(tables, out=tmp_path / "runs", progress=False)
+    new = frame.drop(columns="label").head(40)
+    new = new if label == "left out" else new.assign(label=None)
+    clear, secret = (
+        fedgraph.predict(run, new, secret=secret, progress=False).set_index("key").sort_index()
+        for secret in (None, "2-of-3")
+    )
+    assert len(clear) == len(secret) == 40
+    assert np.allclose(clear["probability yes"], secret["probability yes"], atol=0.01)
+
+
 @pytest.mark.parametrize("targets", ["shared", "private"])
 def test_windows_of_f3_forecast_are_as_far_off_as_its_own(targets, road_tables, tmp_path):
     """The test part alone, in another order of clients: what the run has measured there."""
