@@ -48,7 +48,7 @@ from fedgraph.graphical.recovery import UnitTable, recover
 from fedgraph.support.errors import GraphError, IdentityError, ReplyError, counted, quoted
 from fedgraph.support.files import file_name, json_digest, write_atomically
 from fedgraph.support.randomness import derive_seed
-from fedgraph.support.settings import Configured
+from fedgraph.support.settings import Configured, select_settings
 from fedgraph.training import ClientState
 
 log = logging.getLogger("fedgraph")
@@ -75,16 +75,19 @@ class FedNGMClient(Configured[FedNGMSettings]):
             "each client's feature graph among the common features",
             "the parameters of each client's model of the common features",
         ]
-        consent, noise = read_consent(node), experiment.method_table.get("statistics", {}).get("noise")
-        recovery = experiment.method_table.get("recovery", {})
-        with_noise = ", with noise" if noise else ""
+        consent = read_consent(node)
+        settings = select_settings(FedNGMSettings, experiment.method_table, f"[{experiment.method.name}]")
+        noise, disclosed = settings.statistics.noise, settings.disclosed
+        with_noise = f", with noise of epsilon {noise.epsilon:g}" if noise else ""
         if consent.ranges:
             sent.append(f"ranges of numbers (low, high, median), with the consent of this node{with_noise}")
-        if consent.sums and recovery.get("source") == "summed-statistics":
-            masked = ", which the server sees only summed over all clients" if recovery.get("masks") else ""
+        if consent.sums and "sums" in disclosed:
+            masked = ", which the server sees only summed over all clients" if settings.recovery.masks else ""
             sent[1] = (
                 f"sums over each client's rows of all pairs of units, with the consent of this node{with_noise}{masked}"
             )
+        if noise and len(disclosed) > 1:
+            sent.append(f"(ranges and sums have an epsilon of {len(disclosed) * noise.epsilon:g} in all)")
         return sent
 
     def __init__(self, node: Node, request: PhaseRequest, assignment: Assignment | None = None) -> None:

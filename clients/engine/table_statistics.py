@@ -77,7 +77,7 @@ class TableStatistics:
 
     def keys(self) -> list[str]:
         """Create a public key per client, hexadecimal, for the next sums only."""
-        read_consent(self.node).check(self.settings.statistics.noise, "sums")
+        read_consent(self.node).check(self.settings.statistics.noise, "sums", len(self.settings.disclosed))
         pairs = [KeyPair.create() for _ in self.clients]
         private = torch.tensor([list(pair.private_bytes()) for pair in pairs], dtype=torch.uint8)
         self._secrets.save(self.clients, 0, {"private": private}, 0)
@@ -105,7 +105,7 @@ class TableStatistics:
         """Return a client's ranges."""
         settings, consent = self.settings, read_consent(self.node)
         # Consent may have been withdrawn.
-        check_consent(settings.scaling, settings.statistics, consent)
+        check_consent(settings.scaling, settings.statistics, consent, len(settings.disclosed))
         values = self.held.values(name, self.common)["train"]
         kept = self._released(name, values, settings.scaling.as_table())
         if kept.is_file():
@@ -118,7 +118,7 @@ class TableStatistics:
     def _summed(self, name: str) -> Tensor:
         """Return sums over a client's rows, ``[numbers]``."""
         noise, consent = self.settings.statistics.noise, read_consent(self.node)
-        consent.check(noise, "sums")
+        consent.check(noise, "sums", len(self.settings.disclosed))
         units = self.held.rows(name, self.common, self.request.scaling).units("train")
         if len(units) < consent.least_rows:
             raise DataError(

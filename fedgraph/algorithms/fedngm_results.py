@@ -79,6 +79,7 @@ def build_outcome(
     if truth is not None:
         facts["graph_score"] = asdict(graph.score(truth))
     facts["model_file"] = _MODEL
+    facts |= _privacy(settings)
     facts["notes"] = [
         *excluded_notes(found.agreement, found.excluded_columns, expected),
         *category_notes(found.agreement, found.excluded_columns),
@@ -225,6 +226,23 @@ def category_notes(agreement: Agreement, excluded_columns: Mapping[str, Mapping[
     for feature in agreement.common.features:
         notes += two_categories(feature.name, feature.categories)
     return notes
+
+
+def _privacy(settings: FedNGMSettings) -> dict[str, Any]:
+    """Return the guarantee of noise on statistics, the entry ``privacy`` of ``summary.json``; empty without noise."""
+    noise, disclosed = settings.statistics.noise, settings.disclosed
+    if noise is None or not disclosed:
+        return {}
+    delta = noise.delta if noise.mechanism == "gaussian" else 0.0
+    return {
+        "privacy": {
+            "epsilon": noise.epsilon * len(disclosed),
+            "delta": delta * len(disclosed),
+            "mechanism": noise.mechanism,
+            "releases": len(disclosed),
+            "covers": list(disclosed),
+        }
+    }
 
 
 def lacking_columns(agreement: Agreement) -> str:

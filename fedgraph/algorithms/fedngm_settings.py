@@ -119,6 +119,13 @@ class FedNGMSettings(Settings):
         return self
 
     @property
+    def disclosed(self) -> tuple[str, ...]:
+        """Statistics of values that clients disclose in a run, a release each: ``ranges``, ``sums``."""
+        ranges = self.scaling.source == "shared-ranges"
+        sums = self.recovery.source == "summed-statistics"
+        return ("ranges",) * ranges + ("sums",) * sums
+
+    @property
     def network(self) -> NGMSettings:
         """The settings of the networks, ``ngm`` or ``ngr``."""
         return self.ngr if self.model == "ngr" else self.ngm

@@ -52,9 +52,9 @@ class Consent:
     ranges : bool
         Quantiles of numbers, and for skewed ones the median.
     max_epsilon : float or None
-        Largest epsilon of the noise; without noise nothing is disclosed then. None sets no limit.
+        Largest epsilon of everything that a run discloses; without noise nothing is disclosed then. None sets no limit.
     max_delta : float
-        Largest delta of Gaussian noise, where ``max_epsilon`` is set.
+        Largest delta of Gaussian noise, likewise, where ``max_epsilon`` is set.
     least_rows : int
         A number that fewer rows have is left out; with noise, one whose noisy counts sum to less.
     sums : bool
@@ -67,10 +67,13 @@ class Consent:
     least_rows: int = 10
     sums: bool = False
 
-    def check(self, noise: CountNoiseSettings | None, asked: Literal["ranges", "sums"] = "ranges") -> None:
+    def check(
+        self, noise: CountNoiseSettings | None, asked: Literal["ranges", "sums"] = "ranges", releases: int = 1
+    ) -> None:
         """Check that the node consents to disclosing ``asked`` with this noise.
 
-        Raises DataError when the node does not consent.
+        Of several ``releases`` in one run, each with this noise, epsilons and deltas add up. Raises DataError when the
+        node does not consent.
         """
         if not getattr(self, asked):
             raise DataError(
@@ -79,15 +82,16 @@ class Consent:
             )
         if self.max_epsilon is None:
             return
-        if noise is None or noise.epsilon > self.max_epsilon:
-            asked_for = "without noise" if noise is None else f"at epsilon {noise.epsilon:g}"
+        added_up = f" in each of {releases} releases" if releases > 1 else ""
+        if noise is None or releases * noise.epsilon > self.max_epsilon:
+            asked_for = "without noise" if noise is None else f"at epsilon {noise.epsilon:g}{added_up}"
             raise DataError(
                 f"the experiment asks for {asked} {asked_for}, and this node consents to an epsilon of at most "
                 f"{self.max_epsilon:g}"
             )
-        if noise.mechanism == "gaussian" and noise.delta > self.max_delta:
+        if noise.mechanism == "gaussian" and releases * noise.delta > self.max_delta:
             raise DataError(
-                f"the experiment asks for noise of delta {noise.delta:g}, and this node consents to at most "
+                f"the experiment asks for noise of delta {noise.delta:g}{added_up}, and this node consents to at most "
                 f"{self.max_delta:g}"
             )
 
@@ -98,7 +102,7 @@ class StatisticsSettings(Settings):
     Attributes
     ----------
     noise  : on everything that is disclosed: on ranges, and on the sums of ``[fedngm.recovery] source =
-             "summed-statistics"``, each with the whole epsilon.
+             "summed-statistics"``, each with the whole epsilon, so that a run with both has twice that.
     bounds : ``[low, high]`` by feature, known without looking at data; values beyond count as the bound. Ranges with
              noise need them.
     cells  : number of cells between the bounds in which values are counted.
@@ -150,13 +154,13 @@ class SharedStatistics:
         return cls(read.ranges)
 
 
-def check_consent(scaling: ScalingSettings, settings: StatisticsSettings, consent: Consent) -> None:
+def check_consent(scaling: ScalingSettings, settings: StatisticsSettings, consent: Consent, releases: int = 1) -> None:
     """Check that the node consents to the ranges that ``scaling`` asks for, with the noise of ``settings``.
 
-    Raises DataError when more is requested than the node consents to.
+    ``releases`` are those of the run. Raises DataError when more is requested than the node consents to.
     """
     if scaling.source == "shared-ranges":
-        consent.check(settings.noise)
+        consent.check(settings.noise, releases=releases)
 
 
 def shared_statistics(

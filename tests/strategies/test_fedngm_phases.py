@@ -617,6 +617,24 @@ def test_sums_go_with_consent_and_noise_alone(summed, run_experiment, monkeypatc
         run_experiment(summed, node_configs=[{"clients": ",".join(NAMES), "consent-rows": 500}])
 
 
+@pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
+def test_epsilons_of_ranges_and_sums_add_up_to_that_of_the_run(summed, run_experiment, mechanism):
+    bounds = {name: [-100, 100] for name in ("height", "weight", "stay", "dose", "ecg")}
+    summed["fedngm"] |= {
+        "scaling": {"source": "shared-ranges"},
+        "statistics": {"bounds": bounds, "noise": {"mechanism": mechanism, "epsilon": 50.0}},
+    }
+    configs = [{"clients": ",".join(NAMES), "consent": "ranges,sums", "consent-epsilon": 99.0}]
+    with pytest.raises(RunError, match="at epsilon 50 in each of 2 releases, .* at most 99"):
+        run_experiment(summed, node_configs=configs)
+    configs[0]["consent-epsilon"] = 100.0
+    found = run_experiment(summed, node_configs=configs).summary()["privacy"]
+    delta = 2e-6 if mechanism == "gaussian" else 0.0
+    assert found == {
+        "epsilon": 100.0, "delta": delta, "mechanism": mechanism, "releases": 2, "covers": ["ranges", "sums"]
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("spoilt", [np.int64(-1), np.int64(2**40)])
 def test_sums_that_none_have_are_refused_with_the_name_of_their_client(summed, run_experiment, spoilt):
     def change(request, content):

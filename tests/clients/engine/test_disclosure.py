@@ -87,6 +87,16 @@ def test_what_a_node_consents_to_is_among_what_leaves(table_tables):
     assert "ranges of numbers" in " ".join(told(table_tables, consent="ranges").leaves)
 
 
+def test_the_epsilon_of_all_statistics_is_told(table_tables):
+    table_tables["fedngm"] |= {
+        "scaling": {"source": "shared-ranges"}, "recovery": {"source": "summed-statistics"},
+        "statistics": {"noise": {"epsilon": 2.5}},
+    }  # fmt: skip
+    leaves = " ".join(told(table_tables, consent="ranges,sums").leaves)
+    assert leaves.count("with noise of epsilon 2.5") == 2
+    assert "ranges and sums have an epsilon of 5 in all" in leaves
+
+
 def test_noise_of_peers_is_told_for_what_it_is(digits_tables):
     digits_tables["experiment"]["method"] = "ipa"
     digits_tables["ipa"] = {"noise": 0.001}
