@@ -20,6 +20,7 @@ from fedgraph.runs.resuming import check_goes_on, code_of, differences, keys_wit
 from fedgraph.runs.summary import environment
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import (
+    load_json,
     locked,
     make_folder,
     remove_unfinished,
@@ -140,7 +141,7 @@ class RunFolder:
     @property
     def code(self) -> str:
         """Short digest of the user's code that the run began with; empty if there is none."""
-        digests = json.loads(self._code.read_text()) if self._code.is_file() else {}
+        digests = load_json(self._code) if self._code.is_file() else {}
         return hashlib.sha256(_json(digests)).hexdigest()[:6] if digests else ""
 
     @property
@@ -159,7 +160,7 @@ class RunFolder:
 
     @property
     def _environment(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.path / "environment.json").read_text())
+        found: dict[str, Any] = load_json(self.path / "environment.json")
         return found
 
     @property
@@ -232,9 +233,7 @@ class RunFolder:
         """
         if self.checkpoint.exists():
             self.notes += notes(self.check_goes_on(experiment, own))
-            changed = (
-                notes_of_code(json.loads(self._code.read_text()), code_of(experiment)) if self._code.is_file() else []
-            )
+            changed = notes_of_code(load_json(self._code), code_of(experiment)) if self._code.is_file() else []
             changed += [
                 f"the file of {key} has changed since the run began: earlier rounds were run with the old one"
                 for key in self.changed_files(file_contents(experiment))
@@ -297,7 +296,7 @@ class RunFolder:
     def coordinates(self) -> dict[str, tuple[float, float]]:
         """Return latitude and longitude of the clients whose coordinates are known."""
         file = self.path / "coordinates.json"
-        return {name: tuple(place) for name, place in json.loads(file.read_text()).items()} if file.is_file() else {}
+        return {name: tuple(place) for name, place in load_json(file).items()} if file.is_file() else {}
 
     @contextmanager
     def locked(self, wait: float = 60.0) -> Iterator[None]:
@@ -351,9 +350,13 @@ class RunFolder:
         return (line for line in self.lines() if line["phase"] == "training")
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines of ``metrics.jsonl``."""
-        if self.metrics.is_file():
-            yield from map(json.loads, self.metrics.read_text(encoding="utf-8").splitlines())
+        """Yield the lines of ``metrics.jsonl``. Raises RunError for a damaged one."""
+        text = self.metrics.read_text(encoding="utf-8") if self.metrics.is_file() else ""
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise RunError(f"{self.metrics}, line {number}, is damaged ({error}): remove this line") from None
 
     def summary(self) -> dict[str, Any]:
         """Read ``summary.json``. Raises RunError when the run is not finished, or the file is damaged."""

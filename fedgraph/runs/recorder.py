@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,7 +11,10 @@ from torch import Tensor
 from fedgraph.runs.callbacks import Callback, Evaluation, Training
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.summary import by_split, per_client
+from fedgraph.support.errors import RunError
 from fedgraph.support.files import State, load_state, save_state
+
+log = logging.getLogger("fedgraph")
 
 
 class Recorder(Callback):
@@ -105,19 +109,34 @@ class Recorder(Callback):
     def resume(self) -> State | None:
         """Restore this recorder and its watched callbacks from the checkpoint, and return it; None without one.
 
-        Lines of ``metrics.jsonl`` after the checkpoint are cut off; their rounds are run again.
+        Lines of ``metrics.jsonl`` after the checkpoint are cut off; their rounds are run again. Raises RunError for a
+        damaged checkpoint.
         """
         if not self._folder.checkpoint.exists():
             self._file.unlink(missing_ok=True)
             return None
-        saved = load_state(self._folder.checkpoint)
-        if self._file.exists():
-            os.truncate(self._file, min(saved["metrics-bytes"], self._file.stat().st_size))
+        try:
+            saved = load_state(self._folder.checkpoint)
+        except RunError as error:
+            raise RunError(f"{error}; remove this file, and the run begins anew") from None
+        self._cut_lines(saved["metrics-bytes"])
         for callback in self._watched:
             # A callback that is new to the experiment starts without state.
             if type(callback).__name__ in saved["watched"]:
                 callback.load_state(saved["watched"][type(callback).__name__])
         return saved
+
+    def _cut_lines(self, size: int) -> None:
+        """Cut ``metrics.jsonl`` to its size at the checkpoint, or if it is shorter, after its last whole line."""
+        found = self._file.stat().st_size if self._file.exists() else 0
+        if found > size:
+            os.truncate(self._file, size)
+        elif found < size:
+            lost = f"{self._file.name} was cut or removed: it lacks measurements of rounds before the run was resumed"
+            log.warning("%s", lost)
+            self._folder.notes.append(lost)
+            if found:
+                os.truncate(self._file, self._file.read_bytes().rfind(b"\n") + 1)
 
     def _lines_on_disk(self) -> int:
         """Flush the lines before a checkpoint to disk, and return their size in bytes."""

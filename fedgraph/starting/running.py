@@ -26,6 +26,7 @@ from fedgraph.starting.node_config import SITES, node_configs, node_options, sit
 from fedgraph.strategies.app import serve
 from fedgraph.strategies.engine.chosen import ChosenMethod, has_phases
 from fedgraph.support.errors import FULL_ERRORS, ExperimentError, FedgraphError, RunError
+from fedgraph.support.files import load_state
 from fedgraph.support.plugins import add_plugin_paths, dotted_path, is_importable
 from fedgraph.support.settings import parse
 from fedgraph.support.status import STATUS_FILE, StatusFile, show, warnings_on
@@ -325,10 +326,20 @@ def _place_and_advice(folder: RunFolder, advice: str | None) -> str:
     return f"Run folder: {folder.path}{how}"
 
 
+def _can_be_read(checkpoint: Path) -> bool:
+    try:
+        load_state(checkpoint)
+    except RunError:
+        return False
+    return True
+
+
 def _how_to_go_on(folder: RunFolder) -> str:
     """Describe how to resume a failed run with the same node options."""
     code, command = _named_code(folder)
     go_on = f"go on with {command or '--resume'}"
+    if folder.checkpoint.exists() and not _can_be_read(folder.checkpoint):
+        return go_on
     if folder.checkpoint.exists():
         return (
             f"{go_on}, from its last checkpoint: [experiment] rounds, on-missing, min-clients, timeout and "

@@ -267,6 +267,14 @@ def load_state(path: Path) -> State:
     return restored
 
 
+def load_json(path: Path) -> Any:
+    """Read a JSON file of a run. Raises RunError for a file that is missing or broken."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path} ({error}): put a copy of it back, or start a new run") from None
+
+
 def _take_tensors(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
         tensor = value.detach().cpu().contiguous()

@@ -1,4 +1,5 @@
 import io
+import os
 import re
 import sys
 
@@ -267,6 +268,57 @@ def test_going_on_from_python(tables, monkeypatch):
     assert run.summary["weights_sha256"] == whole.summary["weights_sha256"]
     with pytest.raises(RunError, match="is finished"):
         fedgraph.resume(stopped)
+
+
+@pytest.fixture
+def stopped(digits_tables, run_experiment):
+    """A run of 3 rounds that was to have 4."""
+    folder = run_experiment(digits_tables | {"experiment": digits_tables["experiment"] | {"rounds": 3}})
+    file = folder.path / "experiment.toml"
+    file.write_text(re.sub(r"(?m)^rounds = 3$", "rounds = 4", file.read_text()))
+    (folder.path / "summary.json").unlink()
+    return folder
+
+
+@pytest.mark.parametrize("content", [None, "", "{"])
+def test_a_damaged_file_of_a_run_is_named(stopped, content):
+    file = stopped.path / "environment.json"
+    file.unlink() if content is None else file.write_text(content)
+    with pytest.raises(
+        RunError, match=r"cannot read .*environment\.json \(.*: put a copy of it back, or start a new run"
+    ):
+        fedgraph.resume(stopped.path)
+
+
+def test_a_damaged_line_of_metrics_is_named(stopped):
+    lines = stopped.metrics.read_text().splitlines()
+    stopped.metrics.write_text("\n".join([lines[0], lines[1][:-9], *lines[2:]]))
+    (stopped.path / "summary.json").write_text("{}")
+    with pytest.raises(RunError, match=r"metrics\.jsonl, line 2, is damaged \(.*\): remove this line"):
+        _ = fedgraph.load_run(stopped.path).metrics
+
+
+@pytest.mark.parametrize("cut", [0, 0.4, None])
+def test_a_run_goes_on_without_measurements_that_are_lost_and_says_so(stopped, cut, caplog):
+    whole = list(stopped.lines())
+    if cut is None:
+        stopped.metrics.unlink()
+    else:
+        os.truncate(stopped.metrics, int(cut * stopped.metrics.stat().st_size))
+    run = fedgraph.resume(stopped.path, progress=False)
+    assert "lacks measurements of rounds before the run was resumed" in " ".join(run.summary["notes"])
+    found = list(run.folder.lines())
+    assert found[0] == (whole[0] if cut else found[0])
+    assert {line["round"] for line in found if line["phase"] == "training"} >= {4}
+
+
+def test_a_damaged_checkpoint_is_named_with_what_to_do(stopped):
+    os.truncate(stopped.checkpoint, 100)
+    with pytest.raises(RunError, match="remove this file, and the run begins anew") as error:
+        fedgraph.resume(stopped.path, progress=False)
+    assert "from its last checkpoint" not in str(error.value)
+    stopped.checkpoint.unlink()
+    assert fedgraph.resume(stopped.path, progress=False).summary["rounds"] == 4
 
 
 @pytest.mark.parametrize("start", [fedgraph.run, fedgraph.resume])
