@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -18,6 +19,8 @@ from fedgraph.support.errors import RunError
 
 if TYPE_CHECKING:
     import httpx
+
+MOST_PORT = 65535
 
 _SECONDS = 10.0
 _MOST_AHEAD, _MOST_BEHIND = 5.0, 300.0
@@ -94,11 +97,7 @@ def check_superlink(address: str, authority: Path | None) -> Route:
         When the server cannot be reached, its certificate is invalid, or this machine's clock is wrong.
     """
     host, _ = host_and_port(address)
-    route = Route(address)
-    try:
-        context = None if authority is None else ssl.create_default_context(cafile=str(authority))
-    except (OSError, ssl.SSLError) as error:
-        raise RunError(f"{authority} is not a certificate of an authority ({error})") from None
+    route, context = Route(address), trusting(authority)
     began = time.time()
     answer = _answer(route, context, past_proxies=host in LOOPBACK)
     if context is None:
@@ -121,6 +120,17 @@ def check_superlink(address: str, authority: Path | None) -> Route:
             "behind: synchronise it over the network"
         )
     return route
+
+
+def trusting(authority: Path | None) -> ssl.SSLContext | None:
+    """Return how to check a server's certificate; None without an authority, for an unencrypted connection.
+
+    Raises RunError when the file is not the certificate of an authority.
+    """
+    try:
+        return None if authority is None else ssl.create_default_context(cafile=str(authority))
+    except (OSError, ssl.SSLError) as error:
+        raise RunError(f"{authority} is not a certificate of an authority ({error})") from None
 
 
 def _answer(route: Route, context: ssl.SSLContext | None, past_proxies: bool) -> httpx.Response | None:
@@ -219,9 +229,28 @@ def check_port_free(host: str, port: int, what: str) -> None:
             ) from None
 
 
+def check_host(host: str) -> None:
+    """Raise RunError for an address to listen on that is neither a number nor a known name."""
+    try:
+        socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError) as error:
+        raise RunError(f"--host {host} is no address of this machine: {error}") from None
+
+
+def check_writable(folder: Path, option: str) -> None:
+    """Raise RunError if a folder, which may not exist yet, cannot be written to."""
+    place = folder.expanduser().absolute()
+    parent = next(each for each in (place, *place.parents) if each.exists())
+    try:
+        with TemporaryDirectory(dir=parent):
+            pass
+    except OSError as error:
+        raise RunError(f"{option} {folder} cannot be written to: {error}") from None
+
+
 def host_and_port(address: str) -> tuple[str, int]:
     """Split ``host:port`` or ``[IPv6]:port``. Raises RunError for anything else."""
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal():
-        raise RunError(f"'{address}' must be host:port")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) <= MOST_PORT:
+        raise RunError(f"'{address}' must be host:port, with a port of 1 to {MOST_PORT}")
     return host.removeprefix("[").removesuffix("]"), int(port)

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedgraph.commands.deployment.connection import check_port_free, check_superlink
+from fedgraph.commands.deployment.connection import (
+    MOST_PORT,
+    check_port_free,
+    check_superlink,
+    check_writable,
+    host_and_port,
+    trusting,
+)
 from fedgraph.commands.deployment.foreground import run_to_the_end, show
 from fedgraph.commands.deployment.screen import Screen
 from fedgraph.support.errors import ExperimentError
@@ -38,7 +45,7 @@ def node(
     ] = None,
     config: Annotated[list[str] | None, typer.Option(help="Another key of the node config: key=value.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the experiment.")] = None,
-    port: Annotated[int, typer.Option(help="Port of the SuperNode on this machine.")] = 9094,
+    port: Annotated[int, typer.Option(min=1, max=MOST_PORT, help="Port of the SuperNode on this machine.")] = 9094,
     retry: Annotated[float, typer.Option(help="Seconds to retry when the server refuses the node.")] = 90,
     log: Annotated[
         Path | None, typer.Option(help="File for Flower's output, instead of one in the state folder.")
@@ -68,6 +75,8 @@ def node(
         node_config = _node_config(client or [], places, consent or [], config or [])
         if private_key is not None and private_key.exists():
             read_private_key(private_key)
+        if state_dir is not None:
+            check_writable(state_dir, "--state-dir")
         add_plugin_paths(plugin_folders(experiment))
         hosted = _rehearse(load_experiment(experiment, set_ or []), node_config, console)
         if check and root_certificates is None and not insecure:
@@ -78,6 +87,8 @@ def node(
             return
         command = supernode_command(superlink, port, node_config, root_certificates, private_key, insecure)
         show(command, console)
+        host_and_port(superlink)
+        trusting(root_certificates)
         if check:
             console.print("Checked, not started.")
             return

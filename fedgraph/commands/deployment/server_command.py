@@ -18,7 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from rich.console import Console
 
-from fedgraph.commands.deployment.connection import check_port_free
+from fedgraph.commands.deployment.connection import MOST_PORT, check_host, check_port_free
 from fedgraph.commands.deployment.foreground import run_to_the_end, show
 from fedgraph.commands.deployment.screen import Screen
 from fedgraph.support.errors import RunError
@@ -37,7 +37,7 @@ def server(
     ] = None,
     database: Annotated[Path, typer.Option(help="File for the state of the SuperLink.")] = Path("superlink.db"),
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
-    port: Annotated[int, typer.Option(help="Port for nodes and `flwr`.")] = 8000,
+    port: Annotated[int, typer.Option(min=1, max=MOST_PORT, help="Port for nodes and `flwr`.")] = 8000,
     insecure: Annotated[bool, typer.Option(help="No encryption and no authentication.")] = False,
     ready: Annotated[
         Path | None, typer.Option(help="File to create once all these nodes may join, for health checks.")
@@ -64,6 +64,7 @@ def server(
                 "give --certificate, --key, --authority and --public-keys, or only --insecure, on a network that only "
                 "you use. `fedgraph test-credentials` makes credentials for testing"
             )
+        check_host(host)
         # Flower's own programs, and the registration below, connect to this address.
         here = "127.0.0.1" if host == "0.0.0.0" else host
         names = [here]

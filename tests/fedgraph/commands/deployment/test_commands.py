@@ -96,6 +96,30 @@ def test_a_node_that_could_not_take_part_is_told_before_it_joins(file, arguments
     assert message in refused("node", file, "--check", *arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--root-certificates", "nope.crt"], "nope.crt is not a certificate of an authority"),
+        (["--root-certificates", "{key}"], "is not a certificate of an authority"),
+        (["--insecure", "--superlink", "lab"], "'lab' must be host:port"),
+        (["--insecure", "--superlink", "lab:99999"], "a port of 1 to 65535"),
+        (["--insecure", "--state-dir", "/proc/x"], "--state-dir /proc/x cannot be written to"),
+    ],
+)
+def test_a_check_refuses_what_the_start_of_a_node_would(file, made, arguments, message):
+    arguments = [argument.format(key=made.private_key("client-1")) for argument in arguments]
+    assert message in refused("node", file, "--client", "client-1", "--check", *arguments)
+
+
+def test_ports_and_addresses_that_cannot_be_are_refused(file):
+    for command in (("node", file, "--client", "client-1", "--insecure"), ("server", "--insecure")):
+        for port in ("0", "70000"):
+            result = call(*command, "--port", port)
+            assert result.exit_code == 2
+            assert "1<=x<=65535" in result.stderr
+    assert "--host not.a.host is no address" in refused("server", "--insecure", "--check", "--host", "not.a.host")
+
+
 def test_the_public_half_of_a_key_is_no_private_one(file, tmp_path):
     made = make_test_credentials(tmp_path / "keys", ["127.0.0.1"], ["client-1"])
     public = next((made.authority.parent / "public-keys").glob("client-1*"))
