@@ -218,7 +218,7 @@ def _pinned(text: str) -> dict[str, str]:
         if not name or len(known) != 64:
             raise IdentityError(
                 f"invalid entry '{entry}' of node config 'aggregator-fingerprints': expected 'name=fingerprint', with "
-                "the 64 hexadecimal digits that `python -m fedgraph.privacy.secret.aggregator_files` prints on its node"
+                "the 64 hexadecimal digits that `python -m fedgraph.privacy.secret` prints on its node"
             )
         pinned[name] = known.lower()
     return pinned

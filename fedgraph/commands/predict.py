@@ -173,8 +173,8 @@ def _tell_predictions(
             error = f"the error of probabilities is at most {bound:.2g}, usually far less"
         exchanges = counted(summary["exchanges"], "exchange")
         console.print(
-            f"{exchanges}, {summary['bytes_per_owner'] / 1e6:.2f} MB of shares per owner; {error} "
-            "(set --set f3-secret.largest=... as small as embeddings allow for a smaller bound)",
+            f"{exchanges}, {summary['bytes_per_owner'] / 1e6:.2f} MB of shares per owner; {error}. A smaller largest, "
+            "or more map-bits, mixing-bits or fractional-bits, make the bound smaller (--set f3-secret.largest=...)",
             soft_wrap=True,
         )
     console.print(f"{folder.path / 'predictions.csv'}", soft_wrap=True, highlight=False)

@@ -81,8 +81,9 @@ computed by the aggregators on shares; the server gets the outcome only, adds bi
 **Inference on shares** (the method ``f3-secret``) combines these in three exchanges: which owners have which samples,
 without any embedding; sealed shares from the owners; shares of the outcome from the aggregators.
 
-- k of the n aggregators must answer, or there is no prediction; the others may be unavailable. When more than k answer
-  and one of them is wrong, the run stops. When exactly k answer, a wrong one spoils the predictions unnoticed.
+- k of the n aggregators must answer, or there is no prediction. With ``on-missing = "skip"`` the others may be
+  unavailable; by default a run stops if one is missing. When more than k answer and one of them is wrong, the run
+  stops. When exactly k answer, a wrong one spoils the predictions unnoticed.
 - A share opens only for the samples, model, settings and request for which the owner has sealed it: the server cannot
   replace one sample's share by another's.
 - Predictions differ from those without shares by rounding: ``probability_error_bound`` of ``summary.json`` is the
@@ -93,7 +94,7 @@ without any embedding; sealed shares from the owners; shares of the outcome from
 An aggregator is a node that needs neither clients nor data; it is best run by an institution without an interest in
 the owners' data. Each prints its fingerprint and starts::
 
-    python -m fedgraph.privacy.secret.aggregator_files /var/lib/fedgraph east
+    python -m fedgraph.privacy.secret /var/lib/fedgraph east
     flower-supernode --root-certificates ca.crt --superlink server.example:8000 \\
         --node-config 'aggregator="east" state-dir="/var/lib/fedgraph"'
 

@@ -410,8 +410,10 @@ def test_aggregators_that_come_late_are_waited_for(trained, monkeypatch):
 
 
 def test_an_owner_that_pins_other_aggregators_refuses(trained, tmp_path):
-    command = [sys.executable, "-m", "fedgraph.privacy.secret.aggregator_files", str(tmp_path / "state"), "north"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    command = [sys.executable, "-m", "fedgraph.privacy.secret", str(tmp_path / "state"), "north"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert printed.stderr == ""
+    told = printed.stdout.strip()
     known = trained().summary()["aggregators"]
     assert told == known["north"], "the aggregator's own node tells it, and before any run"
     entries = ", ".join(f"{name}={print_}" for name, print_ in known.items())

@@ -1,16 +1,12 @@
 """Files of an aggregator on its node: its keys, and a record of the maps applied to each sample.
 
 F3 (Ma, Hoang, Chen; UAI 2023), section 5. The server's knowledge of a sample accumulates over requests.
-
-``python -m fedgraph.privacy.secret.aggregator_files STATE_DIR NAME`` prints the fingerprint of an aggregator's public
-key, on the aggregator's node; missing keys are created.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.privacy.secret.first_stage import check_leaks
-from fedgraph.privacy.secret.sealed import KeyPair, fingerprint
+from fedgraph.privacy.secret.sealed import KeyPair
 from fedgraph.privacy.secret.shamir import ShareSettings
 from fedgraph.support.files import file_name, load_state, locked, save_state
 
@@ -102,9 +98,3 @@ class AppliedMaps:
             if not wanted <= set(entry["keys"]):
                 entry["keys"] = sorted(wanted | set(entry["keys"]))
                 save_state(self.path, {"maps": kept})
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit("usage: python -m fedgraph.privacy.secret.aggregator_files STATE_DIR NAME")
-    print(fingerprint(own_keys(folder_of(Path(sys.argv[1]).expanduser(), sys.argv[2])).public))
