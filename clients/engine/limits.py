@@ -29,7 +29,7 @@ _LIMITS = (
 def check_limits(node: Node) -> None:
     """Raise IdentityError for a misspelt limit in the node config, which would not hold, and for one that is no number.
 
-    Other unknown keys are for client classes and data sets of one's own.
+    Other unknown keys may be for client classes and data sets that users plug in.
     """
     for key in node.config:
         if key not in _LIMITS and (meant := similar([key], _LIMITS)):

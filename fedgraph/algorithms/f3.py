@@ -147,7 +147,7 @@ class F3(OwnersAlgorithm[F3Settings]):
         files["predictions.csv"] = lambda path: write_predictions(path, joined, *predicted)
         if joined.predictions.shape[2]:
             files["entropies.csv"] = lambda path: write_entropies(path, joined)
-        facts |= privacy_facts(self.settings.noise)
+        facts |= privacy_facts(self.settings.noise, len(joined.owners))
         facts |= {
             "bytes_per_owner": bytes_per_owner(joined, len(joined.keys)),
             "training_bytes_per_owner": bytes_per_owner(joined, num_learned_from(joined)),

@@ -66,7 +66,7 @@ def predicted(
         owner_metrics(joined, prediction, tuple(split for split in SPLITS if split == settings.samples)),
         parameters=fusion.parameters,
         rounds=0,
-        facts={"predictions": len(joined.keys), **facts, **privacy_facts(settings.noise)},
+        facts={"predictions": len(joined.keys), **facts, **privacy_facts(settings.noise, len(joined.owners))},
         arrays=fusion.network.state_dict(),
         files={"predictions.csv": lambda path: write_predictions(path, joined, probabilities, deviation)},
     )

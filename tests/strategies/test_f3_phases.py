@@ -266,6 +266,8 @@ def test_noise_withholds_predictions_and_is_accounted_for(patches_tables, run_ex
     folder = run_experiment(patches_tables, client=listener)
     summary = folder.summary()
     assert summary["privacy"]["epsilon"] == pytest.approx(get_epsilon_gaussian(2.0, 1e-4))
+    together = get_epsilon_gaussian(2.0 / summary["clients"] ** 0.5, 1e-4)
+    assert summary["privacy"]["epsilon_of_all_owners"] == pytest.approx(together)
     assert summary["bytes_per_owner"] == KEYS * (4 * 6 + 1)
     assert not (folder.path / "entropies.csv").exists()
     assert "accuracy-local" not in summary["metrics"]["test"]

@@ -1,4 +1,4 @@
-"""The contract of a data set of one's own: what runs and predictions rely on, for each promise a function."""
+"""The contract of a custom data set: what runs and predictions rely on, for each promise a function."""
 
 from __future__ import annotations
 

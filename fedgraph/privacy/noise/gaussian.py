@@ -83,7 +83,7 @@ def privacy_loss(settings: NoiseSettings, owners: int = 1) -> float:
     return epsilon_of(settings.multiplier(), settings.delta, settings.releases * owners)
 
 
-def privacy_facts(settings: NoiseSettings | None) -> dict[str, dict[str, float]]:
+def privacy_facts(settings: NoiseSettings | None, owners: int = 0) -> dict[str, dict[str, float]]:
     """Return the guarantee of noise, as the entry ``privacy`` of ``summary.json``; empty without noise.
 
     Raises ExperimentError when the accounting package is not installed, or epsilon is too large to be computed.
@@ -92,9 +92,13 @@ def privacy_facts(settings: NoiseSettings | None) -> dict[str, dict[str, float]]
     ----------
     settings : NoiseSettings or None
         Settings of the noise; None for no noise.
+    owners : int
+        Of embeddings, the number of owners, any of whom may have a part of a sample: ``epsilon`` is that of what one
+        owner releases, ``epsilon_of_all_owners`` of all together.
     """
     if settings is None:
         return {}
+    together = {"epsilon_of_all_owners": privacy_loss(settings, owners)} if owners else {}
     return {
         "privacy": {
             "epsilon": privacy_loss(settings),
@@ -102,6 +106,7 @@ def privacy_facts(settings: NoiseSettings | None) -> dict[str, dict[str, float]]
             "noise_multiplier": settings.multiplier(),
             "clip_norm": settings.clip_norm,
             "releases": settings.releases,
+            **together,
         }
     }
 
