@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -187,7 +188,8 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> Any:
         """Predict the probability of each class, averaged over draws of the graph.
 
-        Returns float32 ``[samples, classes]``; a data frame where owners give ids of samples.
+        Computed in double precision, so that those of a sample are the same among any others. Returns float32
+        ``[samples, classes]``; a data frame where owners give ids of samples.
 
         Parameters
         ----------
@@ -337,7 +339,10 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
 
     def _predicted(self, samples: OwnerSamples) -> Prediction:
         samples = samples.over(self.owners_, self.fusion_.sizes, self.fusion_.columns)
-        return self.fusion_.predict(samples.embeddings, samples.present)
+        # In single precision the last digit depends on the other samples: in which order they come, and how many.
+        precise = replace(self.fusion_, network=deepcopy(self.fusion_.network).double())
+        found = precise.predict(samples.embeddings.double(), samples.present)
+        return Prediction(found.probabilities.float(), found.deviation.float())
 
     def _decided(self, samples: OwnerSamples) -> NDArray[Any]:
         found: NDArray[Any] = self.classes_[decided(self._predicted(samples).probabilities).numpy()]

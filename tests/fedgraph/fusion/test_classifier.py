@@ -43,6 +43,16 @@ def classifier():
     return FusionClassifier(**FAST, scaling="owner", random_state=0)
 
 
+def test_probabilities_of_a_sample_are_the_same_among_any_others():
+    random = np.random.default_rng(0)
+    rows, labels = random.normal(size=(60, 20)), random.integers(0, 3, 60)
+    fitted = FusionClassifier(owners=2, epochs=3, learning_rates=(0.1,), workers=1, device="cpu").fit(rows, labels)
+    whole = fitted.predict_proba(rows)
+    for size in (60, 31, 7, 1):
+        some = random.permutation(60)[:size]
+        np.testing.assert_allclose(fitted.predict_proba(rows[some]), whole[some], rtol=1e-7, atol=1e-9)
+
+
 @pytest.mark.process
 def test_it_keeps_the_contract_of_scikit_learn():
     few = {"epochs": 15, "learning_rates": (0.1,), "draws": 1, "batch_size": 40, "workers": 1, "device": "cpu"}
