@@ -338,9 +338,9 @@ def _how_to_go_on(folder: RunFolder) -> str:
     """Describe how to resume a failed run with the same node options."""
     code, command = _named_code(folder)
     go_on = f"go on with {command or '--resume'}"
-    if folder.checkpoint.exists() and not _can_be_read(folder.checkpoint):
-        return go_on
     if folder.checkpoint.exists():
+        if not _can_be_read(folder.checkpoint):
+            return go_on
         return (
             f"{go_on}, from its last checkpoint: [experiment] rounds, on-missing, min-clients, timeout and "
             "[output] may change in its experiment.toml; for another method, data, model or training start a new run"

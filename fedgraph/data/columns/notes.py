@@ -58,15 +58,19 @@ def likely_marks(values: Floats) -> list[float]:
     return []
 
 
-def notes_on_column(table: Table, name: str, as_categories: str, categorical: bool = False) -> list[str]:
-    """Return notes on a column: categories that may be the same, or numbers that may be marks or codes such as 01234.
-
-    ``as_categories`` is the table of settings that makes a column categorical, ``categorical`` whether it is one even
-    if all its values are numbers.
-    """
-    values = None if categorical else table.numbers(name)
+def notes_on_column(table: Table, name: str, as_categories: str) -> list[str]:
+    """Return the notes on a column, of numbers or of categories; ``as_categories`` as in :func:`notes_on_numbers`."""
+    values = table.numbers(name)
     if values is None:
         return two_categories(name, sorted(read_column(table, name).texts.to_pylist()))
+    return notes_on_numbers(table, name, values, as_categories)
+
+
+def notes_on_numbers(table: Table, name: str, values: Floats, as_categories: str) -> list[str]:
+    """Return notes on a column of numbers that may hold marks of missing values or be codes, such as 01234.
+
+    ``as_categories`` is the table of settings that makes a column categorical.
+    """
     notes, marks = list[str](), [f"{mark:g}" for mark in likely_marks(values)]
     if marks:
         it = ("it marks", "it") if len(marks) == 1 else ("they mark", "them")

@@ -16,7 +16,7 @@ from fedgraph.data.columns.columns import (
     read_categories,
     read_column,
 )
-from fedgraph.data.columns.notes import near_duplicates, notes_on_column
+from fedgraph.data.columns.notes import near_duplicates, notes_on_numbers, two_categories
 from fedgraph.data.columns.table import Table
 from fedgraph.data.own import OwnData
 from fedgraph.data.partition import Indices, client_names, partition
@@ -244,13 +244,14 @@ def notes_on_columns(
     for name in names:
         declared = name in settings.categories
         categorical = declared or (name == settings.label and settings.task == "classification")
-        yield from notes_on_column(table, name, "[data.categories]", categorical)
         values = None if categorical else table.numbers(name)
         if values is not None:
+            yield from notes_on_numbers(table, name, values, "[data.categories]")
             if name != settings.label and _counts_rows(values):
                 yield f"'{name}' numbers the rows, and is a feature unless {leaves_out} leaves it out"
             continue
         texts = read_column(table, name).texts.to_pylist()
+        yield from two_categories(name, sorted(texts))
         numbers = sum(map(is_number, texts))
         if not declared and len(texts) > max(_FEW_CATEGORIES, table.num_rows // 4):
             yield f"'{name}' is {len(texts):,} categories, nearly one for each row"
