@@ -21,6 +21,7 @@ from fedgraph.runs.exporting import export
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.models import RunModels
 from fedgraph.runs.predicting import Predictor
+from fedgraph.runs.reading import how_to_write_again
 from fedgraph.runs.reports.plot import picture_of_runs
 from fedgraph.runs.reports.tables import as_html
 from fedgraph.support.errors import DataError, ExperimentError, RunError
@@ -56,7 +57,7 @@ class Run:
                 f"{folder.path} is not finished: leave it out, or finish it first (fedgraph run --resume FOLDER)"
             )
         self.folder = folder
-        add_plugin_paths(folder.plugins)
+        add_plugin_paths(folder.environment.get("plugins", []))
         self.summary: dict[str, Any] = folder.summary()
 
     @property
@@ -151,14 +152,14 @@ class Run:
         Raises
         ------
         RunError
-            When the run has none.
+            When the run has none, or the file is damaged.
         """
         import pandas as pd
 
         file = self.path / "predictions.csv"
         if not file.is_file():
             raise RunError(f"{self.path} has no predictions: only runs of f3 and of fedgraph.predict have them")
-        return pd.read_csv(file, dtype={"key": str})
+        return self._read(lambda file: pd.read_csv(file, dtype={"key": str}), file)
 
     @cached_property
     def forecasts(self) -> pd.DataFrame:
@@ -184,8 +185,15 @@ class Run:
             )
         names = {file_name(name): name for name in self.clients.index}
         read = {"csv": pd.read_csv, "parquet": pd.read_parquet}
-        parts = {names[file.stem]: read[file.suffix[1:]](file) for file in files}
+        parts = {names[file.stem]: self._read(read[file.suffix[1:]], file) for file in files}
         return pd.concat(parts, names=["client"]).reset_index(level=0).reset_index(drop=True)
+
+    def _read(self, read: Callable[[Path], pd.DataFrame], file: Path) -> pd.DataFrame:
+        """Read a table that the run has written. Raises RunError for a damaged one."""
+        try:
+            return read(file)
+        except (OSError, ValueError) as error:  # errors of pandas are ValueErrors
+            raise RunError(f"cannot read {file} ({error}): {how_to_write_again(self.path)}") from None
 
     @cached_property
     def absences(self) -> pd.DataFrame:

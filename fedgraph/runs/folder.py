@@ -7,7 +7,6 @@ import json
 import logging
 import shutil
 import time
-import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,10 +15,20 @@ from typing import Any
 from fedgraph.data import parse_data
 from fedgraph.experiment import Experiment, file_contents, load_experiment
 from fedgraph.graph import ClientGraph, read_graph
+from fedgraph.runs.reading import (
+    environment_or_nothing,
+    read_checkpoint,
+    read_digests,
+    read_environment,
+    read_lines,
+    read_summary,
+    read_tables,
+)
 from fedgraph.runs.resuming import check_goes_on, code_of, differences, keys_within, notes, notes_of_code
 from fedgraph.runs.summary import environment
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import (
+    State,
     load_json,
     locked,
     make_folder,
@@ -121,7 +130,9 @@ class RunFolder:
         if not folder.exists():
             raise RunError(f"no run folder {folder}: `fedgraph runs` lists those in the folder runs")
         if not (folder / "experiment.toml").is_file():
-            raise RunError(f"{folder} is not a run folder: it has no experiment.toml")
+            lost = "; logs/begun-with.toml is the one that it began with: copy it there"
+            known = cls(folder).begun_with.is_file()
+            raise RunError(f"{folder} is not a run folder: it has no experiment.toml{lost if known else ''}")
         return cls(folder)
 
     def remove_unless_begun(self) -> bool:
@@ -141,7 +152,7 @@ class RunFolder:
     @property
     def code(self) -> str:
         """Short digest of the user's code that the run began with; empty if there is none."""
-        digests = load_json(self._code) if self._code.is_file() else {}
+        digests, _ = read_digests(self._code)
         return hashlib.sha256(_json(digests)).hexdigest()[:6] if digests else ""
 
     @property
@@ -160,13 +171,21 @@ class RunFolder:
 
     @property
     def _environment(self) -> dict[str, Any]:
-        found: dict[str, Any] = load_json(self.path / "environment.json")
-        return found
+        return read_environment(self.path / "environment.json")
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Versions, machine and options of a finished run; empty, with a warning, if the file is damaged."""
+        return environment_or_nothing(self.path / "environment.json")
 
     @property
     def checkpoint(self) -> Path:
         """Path of the checkpoint."""
         return self.path / "checkpoint.safetensors"
+
+    def kept(self) -> State:
+        """Read the checkpoint. Raises RunError for a damaged one."""
+        return read_checkpoint(self.checkpoint)
 
     @property
     def begun_with(self) -> Path:
@@ -191,7 +210,7 @@ class RunFolder:
     @property
     def tables(self) -> dict[str, Any]:
         """The resolved experiment as unchecked tables."""
-        return tomllib.loads((self.path / "experiment.toml").read_text(encoding="utf-8"))
+        return read_tables(self.path / "experiment.toml")
 
     @property
     def data(self) -> Settings:
@@ -233,7 +252,8 @@ class RunFolder:
         """
         if self.checkpoint.exists():
             self.notes += notes(self.check_goes_on(experiment, own))
-            changed = notes_of_code(load_json(self._code), code_of(experiment)) if self._code.is_file() else []
+            digests, changed = read_digests(self._code)
+            changed += notes_of_code(digests, code_of(experiment))
             changed += [
                 f"the file of {key} has changed since the run began: earlier rounds were run with the old one"
                 for key in self.changed_files(file_contents(experiment))
@@ -264,8 +284,9 @@ class RunFolder:
         return check_goes_on(self.path, self.begun_with, experiment, own)
 
     def check_unfinished(self) -> None:
-        """Raise RunError if the run is finished."""
+        """Raise RunError if the run is finished, or its summary is damaged."""
         if self.is_finished:
+            self.summary()
             raise RunError(f"{self.path} is finished; its results are in summary.json")
 
     def client_graph(self) -> ClientGraph:
@@ -350,23 +371,12 @@ class RunFolder:
         return (line for line in self.lines() if line["phase"] == "training")
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines of ``metrics.jsonl``. Raises RunError for a damaged one."""
-        text = self.metrics.read_text(encoding="utf-8") if self.metrics.is_file() else ""
-        for number, line in enumerate(text.splitlines(), 1):
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise RunError(f"{self.metrics}, line {number}, is damaged ({error}): remove this line") from None
+        """Return the lines of ``metrics.jsonl``. Raises RunError for a damaged one."""
+        return read_lines(self.metrics)
 
     def summary(self) -> dict[str, Any]:
         """Read ``summary.json``. Raises RunError when the run is not finished, or the file is damaged."""
-        try:
-            summary: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
-        except FileNotFoundError:
-            raise RunError(f"{self.path} is not finished: it has no summary.json") from None
-        except ValueError as error:
-            raise RunError(f"{self.path}: summary.json is damaged: {error}") from None
-        return summary
+        return read_summary(self.path / "summary.json")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``; its presence marks the run as finished."""

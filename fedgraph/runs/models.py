@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedgraph.experiment import Experiment
 from fedgraph.models import ModelChoice, StackedModel, TaskSpec
 from fedgraph.runs.folder import RunFolder
+from fedgraph.runs.reading import how_to_write_again
 from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import file_name
@@ -43,6 +44,8 @@ class RunModels(Mapping[str, dict[str, Tensor]]):
 
     def __init__(self, folder: RunFolder, summary: Mapping[str, Any], experiment: Experiment) -> None:
         self.path, self._summary, self._experiment = folder.path, summary, experiment
+        if not folder.models.is_file() and "models_per_round" in summary:
+            raise RunError(f"{folder.models} was removed: {how_to_write_again(self.path)}")
         if not folder.models.is_file():
             raise RunError(f"{self.path} has no models.safetensors: '{self._method}' does not train client models")
         self.at_server, self.shared = load_models(folder.models)

@@ -11,8 +11,7 @@ from torch import Tensor
 from fedgraph.runs.callbacks import Callback, Evaluation, Training
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.summary import by_split, per_client
-from fedgraph.support.errors import RunError
-from fedgraph.support.files import State, load_state, save_state
+from fedgraph.support.files import State, save_state
 
 log = logging.getLogger("fedgraph")
 
@@ -115,10 +114,7 @@ class Recorder(Callback):
         if not self._folder.checkpoint.exists():
             self._file.unlink(missing_ok=True)
             return None
-        try:
-            saved = load_state(self._folder.checkpoint)
-        except RunError as error:
-            raise RunError(f"{error}; remove this file, and the run begins anew") from None
+        saved = self._folder.kept()
         self._cut_lines(saved["metrics-bytes"])
         for callback in self._watched:
             # A callback that is new to the experiment starts without state.

@@ -10,12 +10,14 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from fedgraph.messages.frozen_layers import FrozenLayers
 from fedgraph.models import Layout
+from fedgraph.runs.reading import how_to_write_again
+from fedgraph.support.errors import RunError
 from fedgraph.support.files import write_atomically
 
 
@@ -62,10 +64,18 @@ def load_models(path: str | Path) -> tuple[dict[str, dict[str, Tensor]], dict[st
         State dict of each client's model, by name.
     global_model : dict of str to Tensor or None
         State dict of the global model, if any.
+
+    Raises
+    ------
+    RunError
+        When the file is missing or broken.
     """
-    with safe_open(str(path), framework="pt") as stream:
-        names = json.loads(stream.metadata()["clients"])
-        tensors = {key: stream.get_tensor(key) for key in stream.keys()}  # noqa: SIM118
+    try:
+        with safe_open(str(path), framework="pt") as stream:
+            names = json.loads(stream.metadata()["clients"])
+            tensors = {key: stream.get_tensor(key) for key in stream.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise RunError(f"cannot read {path} ({error}): {how_to_write_again(Path(path).parent)}") from None
     stacked = {key.removeprefix("clients/"): value for key, value in tensors.items() if key.startswith("clients/")}
     shared = {key.removeprefix("global/"): value for key, value in tensors.items() if key.startswith("global/")}
     frozen = {key.removeprefix("frozen/"): value for key, value in tensors.items() if key.startswith("frozen/")}

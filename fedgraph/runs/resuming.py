@@ -42,6 +42,11 @@ def check_goes_on(
     """
     try:
         before = parse_experiment(tomllib.loads(begun_with.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise ExperimentError(
+            f"cannot read {begun_with}, with which the run began ({error}): put a copy of it back, or remove it if "
+            "experiment.toml has not changed since, which is then not checked"
+        ) from None
     except ExperimentError as error:
         raise ExperimentError(f"{begun_with}, with which the run began, is invalid now: {error}") from None
     changed = changes(before, experiment)

@@ -23,7 +23,7 @@ from fedgraph.fusion.owner_models import LocalModelSettings
 from fedgraph.runs import Run, RunFolder
 from fedgraph.starting.node_config import SITES, with_data_of_sites
 from fedgraph.starting.running import check_grid, check_sites_grid, run_one
-from fedgraph.support.errors import ExperimentError
+from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import file_name
 from fedgraph.support.plugins import add_plugin_paths
 from fedgraph.support.settings import selected
@@ -262,7 +262,7 @@ def _method_of(trained: RunFolder) -> str:
     """Return the method of a run, whose class need not be there any more; none where its experiment is damaged."""
     try:
         head = trained.tables.get("experiment", {})
-    except ValueError:  # loading the file raises the error
+    except RunError:  # loading the file raises the error
         return ""
     return str(head.get("method") or str(head.get("strategy")).rpartition(":")[2])
 

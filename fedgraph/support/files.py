@@ -267,10 +267,13 @@ def load_state(path: Path) -> State:
     return restored
 
 
-def load_json(path: Path) -> Any:
-    """Read a JSON file of a run. Raises RunError for a file that is missing or broken."""
+def load_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object of a run. Raises RunError for a file that is missing or broken."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("it is no JSON object")
+        return found
     except (OSError, ValueError) as error:
         raise RunError(f"cannot read {path} ({error}): put a copy of it back, or start a new run") from None
 

@@ -42,7 +42,7 @@ from fedgraph.federation import (
 from fedgraph.messages import Request
 from fedgraph.runs import RunFolder
 from fedgraph.support.errors import RunError
-from fedgraph.support.files import json_digest, load_state, save_state
+from fedgraph.support.files import json_digest, save_state
 from fedgraph.support.status import report_status
 
 log = logging.getLogger("fedgraph")
@@ -298,12 +298,12 @@ class PhasesRun:
 
     def _recalled(self, recall: Recall) -> dict[str, Any]:
         """Return the stored state of a stopped run; empty if clients or the experiment have changed."""
-        path, tables = self.plan.folder.checkpoint, json.loads(self.plan.experiment)
+        folder, tables = self.plan.folder, json.loads(self.plan.experiment)
         own = {key: value for key, value in tables["method"].items() if key not in self.algorithm.may_change}
         self._asked = json_digest([self.plan.client, {**tables, "method": own}, *recall.of])
-        if not path.exists():
+        if not folder.checkpoint.exists():
             return {}
-        saved = load_state(path)
+        saved = folder.kept()
         present = saved.pop("there", {})
         self._count_on(saved.pop("traffic"), saved.pop("seconds"))
         if saved.pop("asked", None) != self._asked:

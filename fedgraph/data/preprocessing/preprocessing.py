@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
@@ -165,8 +165,8 @@ class Preprocessing:
             if not (isinstance(kind, type) and issubclass(kind, Form)):
                 raise TypeError(f"{head['form']} is no form of data")
             return cls(kind.model_validate_json(head["settings"]), tuple(json.loads(head["clients"])), scales)
-        except (KeyError, ValueError, OSError, TypeError) as error:
-            raise RunError(f"{file} cannot be read: {error}") from None
+        except (KeyError, ValueError, OSError, TypeError, SafetensorError) as error:
+            raise RunError(f"{file} cannot be read: {error}; put a copy of it back") from None
 
     @classmethod
     def by_client(cls, folder: Path) -> dict[str, Preprocessing]:

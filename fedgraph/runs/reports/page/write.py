@@ -148,7 +148,7 @@ def _content(block: Block, figures: list[Mapping[str, Any]]) -> dict[str, Any]:
     results, first = compared.results, compared.results.telling
     runs = dict(zip(compared.labels, compared.runs, strict=True))
     folders = {label: run.folder for label, run in runs.items()}
-    environments = [json.loads((run.path / "environment.json").read_text()) for run in compared]
+    environments = [run.folder.environment for run in compared]
 
     def placed(*charts: AnyChart, of: str = "") -> list[dict[str, Any]]:
         """Add charts to the page, and return heading, text and index of each."""
