@@ -217,7 +217,7 @@ def _seconds_ahead(began: float, answer: httpx.Response) -> float | None:
 
 def check_port_free(host: str, port: int, what: str) -> None:
     """Raise RunError if ``what``, a program in words, cannot listen on this port."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+    with _socket_of(host) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
@@ -230,22 +230,44 @@ def check_port_free(host: str, port: int, what: str) -> None:
 
 
 def check_host(host: str) -> None:
-    """Raise RunError for an address to listen on that is neither a number nor a known name."""
+    """Raise RunError for an address to listen on that this machine does not have, whichever ports are in use."""
     try:
-        socket.getaddrinfo(host, None)
+        with _socket_of(host) as probe:
+            probe.bind((host, 0))
     except (OSError, UnicodeError) as error:
         raise RunError(f"--host {host} is no address of this machine: {error}") from None
 
 
+def _socket_of(host: str) -> socket.socket:
+    return socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+
+
 def check_writable(folder: Path, option: str) -> None:
     """Raise RunError if a folder, which may not exist yet, cannot be written to."""
-    place = folder.expanduser().absolute()
-    parent = next(each for each in (place, *place.parents) if each.exists())
+    if reason := _not_written(folder.expanduser().absolute(), new=True):
+        raise RunError(f"{option} {folder} cannot be written to: {reason}")
+
+
+def check_file(file: Path, option: str, new_folder: bool = False) -> None:
+    """Raise RunError if a file cannot be written. Its folder must exist, unless it may be a ``new_folder``."""
+    place = file.expanduser().absolute()
+    if place.is_dir():
+        raise RunError(f"cannot write {option} {file}: it is a folder")
+    if place.exists() and not place.is_file():
+        return  # a device, such as /dev/null
+    if reason := _not_written(place.parent, new_folder):
+        raise RunError(f"cannot write {option} {file}: its folder is missing or not writable ({reason})")
+
+
+def _not_written(folder: Path, new: bool) -> str:
+    """Return why a folder, or if it is ``new``, the nearest one above it that exists, cannot be written to."""
+    if new:
+        folder = next(each for each in (folder, *folder.parents) if each.exists())
     try:
-        with TemporaryDirectory(dir=parent):
-            pass
+        with TemporaryDirectory(dir=folder):
+            return ""
     except OSError as error:
-        raise RunError(f"{option} {folder} cannot be written to: {error}") from None
+        return f"{error.strerror}: {folder}"
 
 
 def host_and_port(address: str) -> tuple[str, int]:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedgraph.commands.deployment.connection import (
     MOST_PORT,
+    check_file,
     check_port_free,
     check_superlink,
     check_writable,
@@ -62,6 +63,7 @@ def node(
     from fedgraph.federation import read_private_key
     from fedgraph.federation.grids import flower_environment
     from fedgraph.support.plugins import add_plugin_paths
+    from fedgraph.training import state_folder
 
     console = Console()
     with messages_for_people():
@@ -75,8 +77,11 @@ def node(
         node_config = _node_config(client or [], places, consent or [], config or [])
         if private_key is not None and private_key.exists():
             read_private_key(private_key)
-        if state_dir is not None:
-            check_writable(state_dir, "--state-dir")
+        check_writable(state_folder(node_config), "--state-dir")
+        if log is not None:
+            check_file(log, "--log", new_folder=True)
+        host_and_port(superlink)
+        trusting(root_certificates)
         add_plugin_paths(plugin_folders(experiment))
         hosted = _rehearse(load_experiment(experiment, set_ or []), node_config, console)
         if check and root_certificates is None and not insecure:
@@ -87,8 +92,6 @@ def node(
             return
         command = supernode_command(superlink, port, node_config, root_certificates, private_key, insecure)
         show(command, console)
-        host_and_port(superlink)
-        trusting(root_certificates)
         if check:
             console.print("Checked, not started.")
             return

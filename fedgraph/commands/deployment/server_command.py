@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import tempfile
@@ -18,7 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from rich.console import Console
 
-from fedgraph.commands.deployment.connection import MOST_PORT, check_host, check_port_free
+from fedgraph.commands.deployment.connection import MOST_PORT, check_file, check_host, check_port_free
 from fedgraph.commands.deployment.foreground import run_to_the_end, show
 from fedgraph.commands.deployment.screen import Screen
 from fedgraph.support.errors import RunError
@@ -78,8 +77,11 @@ def server(
                     "proxy in front of it"
                 )
             console.print(f"Nodes that may join: {', '.join(read_public_keys(public_keys))}.", soft_wrap=True)
-        if not os.access(database.expanduser().absolute().parent, os.W_OK):
-            raise RunError(f"cannot write --database {database}: its folder is missing or not writable")
+        check_file(database, "--database")
+        if ready is not None:
+            check_file(ready, "--ready")
+        if log is not None:
+            check_file(log, "--log", new_folder=True)
         command = superlink_command(host, port, database, certificate, key, authority)
         show(command, console)
         if check:

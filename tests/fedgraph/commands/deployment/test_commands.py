@@ -103,12 +103,46 @@ def test_a_node_that_could_not_take_part_is_told_before_it_joins(file, arguments
         (["--root-certificates", "{key}"], "is not a certificate of an authority"),
         (["--insecure", "--superlink", "lab"], "'lab' must be host:port"),
         (["--insecure", "--superlink", "lab:99999"], "a port of 1 to 65535"),
+        (["--superlink", "lab"], "'lab' must be host:port"),
         (["--insecure", "--state-dir", "/proc/x"], "--state-dir /proc/x cannot be written to"),
+        (["--insecure", "--config", "state-dir=/proc/x"], "--state-dir /proc/x cannot be written to"),
+        (
+            ["--insecure", "--log", "/proc/x/node.log"],
+            "cannot write --log /proc/x/node.log: its folder is missing or not",
+        ),
+        (["--insecure", "--log", "/proc"], "cannot write --log /proc: it is a folder"),
     ],
 )
 def test_a_check_refuses_what_the_start_of_a_node_would(file, made, arguments, message):
     arguments = [argument.format(key=made.private_key("client-1")) for argument in arguments]
     assert message in refused("node", file, "--client", "client-1", "--check", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--host", "192.0.2.1"], "--host 192.0.2.1 is no address of this machine"),
+        (["--database", "/proc/superlink.db"], "cannot write --database /proc/superlink.db: its folder is missing or"),
+        (["--database", "{folder}"], "it is a folder"),
+        (["--ready", "{folder}/none/ready"], "none/ready: its folder is missing or not writable"),
+        (
+            ["--log", "/proc/x/server.log"],
+            "cannot write --log /proc/x/server.log: its folder is missing or not writable",
+        ),
+    ],
+)
+def test_a_check_refuses_what_the_start_of_a_server_would(tmp_path, arguments, message):
+    arguments = [argument.format(folder=tmp_path) for argument in arguments]
+    assert message in refused("server", "--insecure", "--check", *arguments)
+
+
+def test_a_check_of_a_server_writes_nothing(tmp_path):
+    names = {"--database": "superlink.db", "--ready": "ready", "--log": "logs/server.log"}
+    files = [part for option, name in names.items() for part in (option, tmp_path / name)]
+    result = call("server", "--insecure", "--check", "--host", "localhost", *files)
+    assert result.exit_code == 0, result.output
+    assert not list(tmp_path.iterdir())
+    assert call("server", "--insecure", "--check", *files[:-1], "/dev/null").exit_code == 0
 
 
 def test_ports_and_addresses_that_cannot_be_are_refused(file):
