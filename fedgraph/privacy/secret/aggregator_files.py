@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -98,3 +99,8 @@ class AppliedMaps:
             if not wanted <= set(entry["keys"]):
                 entry["keys"] = sorted(wanted | set(entry["keys"]))
                 save_state(self.path, {"maps": kept})
+
+
+if __name__ == "__main__":
+    # Once the command that printed it; without this it would print nothing, and succeed.
+    sys.exit("the fingerprint of an aggregator is printed by: python -m fedgraph.privacy.secret STATE_DIR NAME")

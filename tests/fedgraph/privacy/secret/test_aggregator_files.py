@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -87,3 +89,10 @@ def test_two_requests_at_once_do_not_pass_each_other_by(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["..", "../other", "a/b", "."])
 def test_no_name_leads_out_of_the_folder(tmp_path, name):
     assert folder_of(tmp_path, name).resolve().parent == (tmp_path / "aggregators").resolve()
+
+
+def test_the_old_command_names_the_one_that_prints_the_fingerprint(tmp_path):
+    command = [sys.executable, "-m", "fedgraph.privacy.secret.aggregator_files", str(tmp_path), "north"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "python -m fedgraph.privacy.secret STATE_DIR NAME" in done.stderr
