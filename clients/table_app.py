@@ -100,6 +100,7 @@ class TableNode(Node):
             node.model_dir,
             None,
             node.done,
+            node.states,
             node_client_name(context),
             lambda: load(context),
         )

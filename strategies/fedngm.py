@@ -166,7 +166,7 @@ class FedNGM(PhasedStrategy):
 
         if not self._names_present:
             raise RunError("no models yet: call start first")
-        content = ask_for_personal_models(self.folder.name)
+        content = ask_for_personal_models(RunFolder(self.folder).run)
         found = ask_clients(grid, sorted(grid.get_node_ids()), content, "query", personal_model, self._names, timeout)
         self.client_models = {}
         for name, model in found.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, cast
 from weakref import WeakKeyDictionary
@@ -193,7 +194,7 @@ class CohortClient(Configured[S]):
             if len(served.frozen) != served.layers.fixed.num_parameters:
                 raise ReplyError("the frozen layers of the request do not match the model of this node")
         node.keep_preprocessing(request.run, request.experiment, request.clients)
-        return served.reply().pack()
+        return served.with_states(served.reply()).pack()
 
     def reply(self) -> WorkReply:
         """Evaluate, then train, or predict, as requested."""
@@ -214,6 +215,17 @@ class CohortClient(Configured[S]):
         if request.mean:
             return self.averaged(*mean_of(stacked["parameters"], self._examples), metrics)
         return WorkReply(request.clients, stacked, metrics, self.kept_models)
+
+    def with_states(self, reply: WorkReply) -> WorkReply:
+        """Add what the server needs to notice that clients' state is gone: its rounds, and what was saved."""
+        request, names = self.request, set(reply.clients)
+        states = {purpose: state for (run, purpose), state in self.node.states.items() if run == request.run}
+        found = {
+            purpose: tuple(state.found[name] for name in reply.clients)
+            for purpose, state in states.items()
+            if state.found.keys() >= names
+        }
+        return replace(reply, found=found, saved=tuple(name for name, state in states.items() if state.saved))
 
     def _without_frozen(self, stacked: dict[str, Tensor]) -> dict[str, Tensor]:
         """Remove frozen layers from whole models."""

@@ -61,6 +61,8 @@ class Node:
     done : list of str
         Log of the work on a message, for the operator of the node: ``trained round 2 on 210 rows``. Client classes may
         append to it.
+    states : dict of (str, str) to ClientState
+        Clients' state that was loaded or saved for a message, by run and purpose.
     """
 
     config: Mapping[str, Any]
@@ -69,6 +71,7 @@ class Node:
     model_dir: Path
     own: OwnData | None = None
     done: list[str] = field(default_factory=list, compare=False, repr=False)
+    states: dict[tuple[str, str], ClientState] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, context: Context) -> Node:
@@ -292,7 +295,7 @@ class Node:
 
     def state(self, run: str, purpose: str) -> ClientState:
         """Return the state of this node's clients in a run for one purpose, such as ``optimiser``."""
-        return ClientState(self.state_dir, run, purpose)
+        return self.states.setdefault((run, purpose), ClientState(self.state_dir, run, purpose))
 
 
 _prepared: dict[Hashable, Any] = {}

@@ -57,8 +57,8 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
 
         Raises DataError when clients were not there in training.
         """
-        trained = run.other_run(self.settings.run).path
-        fitted = FittedForecasts.read(trained / _NETWORK)
+        trained = run.other_run(self.settings.run)
+        fitted = FittedForecasts.read(trained.path / _NETWORK)
         clients = yield from self.identified(tuple(fitted.owners))
         unknown_names = [name for name in clients.names if name not in fitted.owners]
         if unknown_names:
@@ -67,7 +67,7 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
                 "[clients] expect, or train with all"
             )
         yield self._without_absent(run, clients.names, fitted.owners)
-        sent = yield from self._embeddings(run, trained.name, fitted.sizes[0])
+        sent = yield from self._embeddings(run, trained.run, fitted.sizes[0])
         notes = [*_without(sent, fitted.owners), *_empty(sent)]
         rows = torch.tensor([fitted.owners.index(name) for name in sent.names])
 
@@ -81,9 +81,11 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
         empty = torch.zeros(*starts.shape, 0)
         windows = OwnerWindows.of(starts, embeddings, empty, empty > 0)
         found = windows.of_owners(forecasts(fitted.network, windows), starts)[rows]
-        measured = yield from self._evaluate(run, trained.name, sent, found)
+        measured = yield from self._evaluate(run, trained.run, sent, found)
         state = fitted.network.state_dict()
-        measured_on = f"the latest windows of {len(measured.names)} clients, by network and encoders of {trained.name}"
+        measured_on = (
+            f"the latest windows of {len(measured.names)} clients, by network and encoders of {trained.path.name}"
+        )
         facts: dict[str, Any] = {"windows": len(windows), **({"notes": notes} if notes else {})}
         return build_outcome(
             clients, measured, measured_on, measured.metrics, parameters=flattened(state), rounds=0, facts=facts,

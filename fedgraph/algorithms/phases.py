@@ -70,6 +70,10 @@ class OtherRun(Protocol):
         """The folder."""
 
     @property
+    def run(self) -> str:
+        """Its name, under which nodes keep their clients' state."""
+
+    @property
     def method_table(self) -> Mapping[str, Any]:
         """The table of its method."""
 

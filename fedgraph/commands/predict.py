@@ -157,7 +157,7 @@ def _tell_forecasts(console: Console, summary: Mapping[str, Any], folder: RunFol
         )  # fmt: skip
     for note in summary.get("notes", ()):
         console.print(f"Note: {note}.", markup=False, soft_wrap=True)
-    console.print(f"{folder.path / 'nodes' / 'forecasts' / file_name(trained.name)}", soft_wrap=True, highlight=False)
+    console.print(f"{folder.path / 'nodes' / 'forecasts' / file_name(trained.run)}", soft_wrap=True, highlight=False)
 
 
 def _tell_predictions(

@@ -35,6 +35,12 @@ _MOST_READINGS = 1e12
 _MOST_EXAMPLES = 1 << 40
 """Bound on the number of examples of a client; sums of larger ones would overflow."""
 
+_LAST_ROUND = 1 << 40
+"""Bound on the rounds in a reply, which fit into an int64."""
+
+_MOST_STATES = 20
+"""Bound on the kinds of state of a client."""
+
 
 @dataclass(frozen=True)
 class WorkRequest(Request):
@@ -145,6 +151,10 @@ class WorkReply:
         Tensors of all clients together: the mean of their models, if requested.
     failed : mapping of str to str
         Clients that are not part of ``shared``, and why.
+    found : mapping of str to tuple of int
+        Rounds after which the clients' state was saved that the node has found, by purpose; 0 for none.
+    saved : tuple of str
+        Purposes of the state that the node has saved for its clients.
     """
 
     clients: tuple[str, ...]
@@ -153,13 +163,18 @@ class WorkReply:
     kept: tuple[str, ...] = ()
     shared: Mapping[str, Tensor] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
+    found: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    saved: tuple[str, ...] = ()
 
     def pack(self) -> RecordDict:
         """Convert to Flower records."""
-        kept = {"kept": list(self.kept)} if self.kept else {}
+        lists: dict[str, Any] = {"kept": list(self.kept), "saved": list(self.saved)}
+        config = {"clients": list(self.clients), **{name: value for name, value in lists.items() if value}}
+        if self.found:
+            config["found"] = json.dumps(dict(self.found))
         content = RecordDict(
             {
-                "config": ConfigRecord({"clients": list(self.clients), **kept}),
+                "config": ConfigRecord(config),
                 "stacked": to_record(self.stacked),
                 "metrics": MetricRecord({name: values.tolist() for name, values in self.metrics.items()}),
             }
@@ -224,7 +239,7 @@ class WorkReply:
         if not isinstance(failures, dict):
             raise ReplyError("the reply does not say which clients failed, by name")
         failed = {name: in_short(str(failures[name])) for name in clients if name in failures}
-        return cls(tuple(clients), stacked, metrics, tuple(kept), together, failed)
+        return cls(tuple(clients), stacked, metrics, tuple(kept), together, failed, *_states(config, count))
 
     def unusable(self) -> dict[str, str]:
         """Return the clients whose tensors contain NaN, infinite or huge values, with the reason."""
@@ -352,6 +367,23 @@ class Identity:
         empty = [name for name, count in counts if count == 0 and name not in self.untrained]
         if empty:
             raise ReplyError(f"no training examples at client {_some(empty)}: leave it out or give it data")
+
+
+def _states(config: Any, count: int) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+    """Read ``found`` and ``saved`` of a reply from ``count`` clients; see :class:`WorkReply`."""
+    found, saved = read_json(config.get("found", "{}"), "the state that clients had"), config.get("saved", [])
+    if not isinstance(found, dict) or not isinstance(saved, list) or len({*found, *saved}) > _MOST_STATES:
+        raise ReplyError("the reply does not say which state the node has of its clients")
+    for rounds in found.values():
+        if not isinstance(rounds, list) or len(rounds) != count or not all(_is_round(each) for each in rounds):
+            raise ReplyError(f"the reply must give a round of the state of each of the {count} clients")
+    return {in_short(purpose, 60): tuple(rounds) for purpose, rounds in found.items()}, tuple(
+        in_short(str(purpose), 60) for purpose in saved
+    )
+
+
+def _is_round(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _LAST_ROUND
 
 
 def _are_counts(values: Tensor) -> bool:

@@ -175,9 +175,8 @@ class Run:
         """
         import pandas as pd
 
-        # Forecasts of later windows lie under the name of the run whose networks made them.
-        run = Path(str(self.experiment.method_table.get("run", self.folder.name))).name
-        files = sorted((self.path / "nodes" / "forecasts" / file_name(run)).glob("*.*"))
+        # Under the name of this run, or of that whose networks made them.
+        files = sorted((self.path / "nodes" / "forecasts").glob("*/*.*"))
         if not files:
             raise RunError(
                 f'{self.path} has no forecasts: run with [evaluation] forecasts = "csv" or "parquet"; nodes on other '
@@ -386,7 +385,7 @@ class Run:
     @cached_property
     def personal_models(self) -> dict[str, GraphicalModel]:
         """Neural graphical models with private features, by client, as far as they are in the run folder."""
-        folder = self.path / "nodes" / "local-models" / "graphical" / self.path.name
+        folder = self.path / "nodes" / "local-models" / "graphical" / file_name(self.folder.run)
         files = {name: folder / f"{file_name(name)}.safetensors" for name in self.clients.index}
         return {name: GraphicalModel.load(file) for name, file in files.items() if file.is_file()}
 

@@ -8,7 +8,8 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ _ALONE = "only one client took part: nothing was federated, and results are thos
 
 
 class RunFolder:
-    """Folder ``<name>-<time>`` of a run; nodes keep their clients' state under the same name.
+    """Folder ``<name>-<time>`` of a run, which may be renamed and copied.
 
     Parameters
     ----------
@@ -66,8 +67,15 @@ class RunFolder:
 
     @property
     def name(self) -> str:
-        """Name of the run."""
+        """Name of the folder."""
         return self.path.name
+
+    @cached_property
+    def run(self) -> str:
+        """Name of the folder when the run began, under which nodes keep their clients' state."""
+        with suppress(RunError):
+            return str(load_json(self._environment_file).get("run", self.name))
+        return self.name
 
     @classmethod
     def create(
@@ -170,13 +178,17 @@ class RunFolder:
         return dict(self._environment.get("contents", {}))
 
     @property
+    def _environment_file(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
     def _environment(self) -> dict[str, Any]:
-        return read_environment(self.path / "environment.json")
+        return read_environment(self._environment_file)
 
     @property
     def environment(self) -> dict[str, Any]:
         """Versions, machine and options of a finished run; empty, with a warning, if the file is damaged."""
-        return environment_or_nothing(self.path / "environment.json")
+        return environment_or_nothing(self._environment_file)
 
     @property
     def checkpoint(self) -> Path:
@@ -265,6 +277,7 @@ class RunFolder:
             self.begun_with.parent.mkdir(exist_ok=True)
             write_atomically(self.begun_with, experiment.as_toml().encode())
             write_atomically(self._code, _json(code_of(experiment)))
+            write_atomically(self._environment_file, _json(self._environment | {"run": self.name}))
         if load_experiment(self.path / "experiment.toml").as_dict() != experiment.as_dict():
             write_atomically(self.path / "experiment.toml", experiment.as_toml().encode())
 

@@ -22,12 +22,13 @@ from fedgraph.models import PersonalLayers, PersonalLayersSettings, finite_rows,
 from fedgraph.runs import RunPlan
 from fedgraph.strategies.engine.absence import AbsencePolicy
 from fedgraph.strategies.engine.defence import Defence
+from fedgraph.strategies.engine.kept_states import KeptStates
 from fedgraph.strategies.engine.nodes import Nodes
 from fedgraph.strategies.engine.replies import Reader, Replies, joined
 from fedgraph.support.errors import ExperimentError, RunError, quoted
 from fedgraph.support.files import State
 
-_KEPT_BY_THE_ENGINE = ("absence", "progress", "defence", "frozen")
+_KEPT_BY_THE_ENGINE = ("absence", "progress", "defence", "frozen", "kept-states")
 
 
 @dataclass
@@ -81,6 +82,7 @@ class AlgorithmRun:
     absence : handles clients without a usable reply.
     defence : checks the answers of clients before aggregation.
     progress : rounds so far, and the last metrics.
+    states : what nodes keep for their clients.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class AlgorithmRun:
         )
         algorithm.check(self.clients)
         self.absence = AbsencePolicy(federation, plan)
-        self.progress = Progress()
+        self.progress, self.states = Progress(), KeptStates()
         self.defence = Defence(plan.defence, federation, self.layout.num_trainable)
         row = self.layout.row(initial) if own is None else initial_model(own, plan.seed)
         self.state = algorithm.first_state(self.clients, row.repeat(len(self.clients), 1))
@@ -184,8 +186,9 @@ class AlgorithmRun:
         """Run one exchange; sent models are evaluated on ``splits``, or predict, see :meth:`Nodes.ask`."""
         shapes = {"parameters": (self.layout.num_parameters,)} if ask.returns is None else dict(ask.returns)
         stacked = {name: cast(Tensor, each) for name, each in ask.stacked.items()}
-        return nodes.ask(
-            number if ask.number is None else ask.number,
+        server_round = number if ask.number is None else ask.number
+        replies = nodes.ask(
+            server_round,
             stacked,
             ask.shared,
             ask.evaluates or splits,
@@ -196,6 +199,8 @@ class AlgorithmRun:
             ask.to,
             ask.means,
         )
+        self.states.update(server_round, replies)
+        return replies
 
     def _answers(self, number: int, ask: Ask, replies: Replies) -> Answers:
         """Return the answers for the algorithm from usable or earlier replies, after the defence."""
@@ -265,6 +270,7 @@ class AlgorithmRun:
             "absence": self.absence.state(),
             "progress": self.progress.state(),
             "defence": self.defence.state(),
+            "kept-states": self.states.state(),
             "frozen": "" if self.plan.frozen is None else self.plan.frozen.fingerprint,
         }
 
@@ -280,6 +286,7 @@ class AlgorithmRun:
         self.absence.load_state(saved["absence"])
         self.progress = Progress.of_state(saved["progress"])
         self.defence.load_state(saved.get("defence", {}))
+        self.states.load_state(saved.get("kept-states", {}))
         if saved.get("frozen", "") != ("" if self.plan.frozen is None else self.plan.frozen.fingerprint):
             raise RunError(
                 "the frozen layers of [model] have changed since the run was stopped: make its constructor set the "

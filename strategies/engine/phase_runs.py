@@ -127,7 +127,7 @@ class _OtherRun:
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
-        self.path = folder.path
+        self.path, self.run = folder.path, folder.run
         self.check_same_data = folder.check_same_data
 
     @property

@@ -253,7 +253,7 @@ class PhasesRun:
                 f"{self.class_name}.phases must send an instance of fedgraph.messages.Request or a subclass; got "
                 f"{type(request).__name__}"
             )
-        return replace(request, client=plan.client, experiment=plan.experiment, run=request.run or plan.folder.name)
+        return replace(request, client=plan.client, experiment=plan.experiment, run=request.run or plan.folder.run)
 
     # ---- participants ----------------------------------------------------------------------------------------------
 

@@ -39,6 +39,8 @@ class Replies:
     kept : clients whose nodes keep the evaluated models; see :class:`fedgraph.messages.WorkReply`.
     not_asked : clients that the strategy has not drawn, which are not absent, and why they have no metrics.
     means : if requested, mean models ``[parameters]`` of several clients, by their positions.
+    found, saved : state of clients that their nodes have found and saved, by purpose; see
+        :class:`fedgraph.messages.WorkReply`.
     """
 
     positions: Tensor
@@ -51,6 +53,8 @@ class Replies:
     kept: tuple[str, ...] = ()
     not_asked: Mapping[str, str] = field(default_factory=dict)
     means: Mapping[tuple[int, ...], Tensor] = field(default_factory=dict)
+    found: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    saved: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def fresh(self) -> Tensor:
@@ -99,8 +103,14 @@ def collect(
     found, problems = split_replies(messages, asked, lambda node, content: read(content, clients[node]))
     absent = {name: problem for node, problem in problems.items() for name in clients[node]}
     parts: list[tuple[Tensor, WorkReply]] = []
+    rounds: dict[str, dict[str, int]] = {}
+    saved: dict[str, list[str]] = {}
     for node, (reply, unusable) in found.items():
         absent.update(unusable)
+        for purpose, each in reply.found.items():
+            rounds.setdefault(purpose, {}).update(zip(reply.clients, each, strict=True))
+        for purpose in reply.saved:
+            saved.setdefault(purpose, []).extend(reply.clients)
         if not unusable:
             parts.append((asked[node], reply))
             continue
@@ -109,7 +119,7 @@ def collect(
     for reason in by_reason(absent) if log_absent else ():
         # Of a lasting absence, the screen shows only the first exchange; the run's log has all.
         log.warning("no usable reply from %s", reason, extra={"once": f"absent: {reason}"})
-    return _stack(federation, parts, absent)
+    return replace(_stack(federation, parts, absent), found=rounds, saved=saved)
 
 
 def joined(federation: Federation, reports: Sequence[Replies]) -> Replies:

@@ -40,14 +40,14 @@ def write_results(
     graph = federation.graph
     if run.algorithm.needs_graph and graph is not None and graph.without_self_loops().num_edges == 0:
         noted["notes"] = ["the client graph has no edges, and nothing is shared along it: see [graph]"]
-    folder.notes.extend(notes_of(run.progress.broken, federation))
-    noted |= {"run": folder.name, "task": asdict(federation.task)}
+    folder.notes.extend([*notes_of(run.progress.broken, federation), *run.states.notes()])
+    noted |= {"run": folder.run, "task": asdict(federation.task)}
     if federation.computed:
         noted["trained"] = federation.computed
     if run.progress.kept or not run.restorable:
         # In other methods clients keep nothing, and the models of the folder are those evaluated.
         kept = {"clients": run.progress.kept, "round": run.progress.kept_after}
-        noted["models_at_nodes"] = {"run": folder.name, **kept}
+        noted["models_at_nodes"] = {"run": folder.run, **kept}
     noted["models_per_round"] = _models_per_round(folder, run)
     folder.notes.extend(run.defence.notes(run.progress.rounds))
     folder.notes.extend([*_about_clients(experiment), *facts.pop("notes", ())])

@@ -92,7 +92,7 @@ def execute_rounds(
         layout=model.layout,
         client=method.client,
         experiment=experiment_part,
-        run=folder.name,
+        run=folder.run,
         rounds=head.rounds,
         seed=head.seed,
         splits=tuple(evaluation.splits),

@@ -130,6 +130,9 @@ def test_the_command_forecasts_the_latest_windows(road_tables, run_experiment, r
     assert len(found) == 4 * 5 * OUTPUTS
     assert set(found.client) == {"upstream", "middle", "downstream", "far"}
     assert found.reading.isna().sum() == 4 * (1 + 2 + 3)
+    renamed = run.path.rename(run.path.with_name("renamed"))
+    assert fedgraph.predict(renamed, windows=5, data_dir=data_dir, progress=False).forecasts.equals(found)
+    renamed.rename(run.path)
     rewrite_road(KNOWN)
     result = CliRunner().invoke(app, command)
     assert "1 window of 4 clients forecast" in result.output

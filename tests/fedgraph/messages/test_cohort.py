@@ -1,3 +1,6 @@
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -201,3 +204,31 @@ def test_an_identity_of_an_impossible_partition_is_refused(partition):
     content.config_records["config"]["partition"] = partition
     with pytest.raises(ReplyError, match=f"partition {partition[0]} of {partition[1]}"):
         Identity.unpack(content)
+
+
+def test_a_reply_says_which_state_its_clients_had():
+    sent = replace(WorkReply(NAMES), found={"personal-layers": (4, 0)}, saved=("personal-layers",))
+    reply = WorkReply.unpack(sent.pack(), NAMES, {})
+    assert reply.found == {"personal-layers": (4, 0)}
+    assert reply.saved == ("personal-layers",)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"found": "["},
+        {"found": "[1]"},
+        {"found": '{"a": [1]}'},
+        {"found": '{"a": [1, -1]}'},
+        {"found": '{"a": [1, 1e9]}'},
+        {"found": '{"a": [1, 99999999999999999999]}'},
+        {"found": json.dumps({str(number): [1, 1] for number in range(30)})},
+        {"saved": "a"},
+        {"saved": [str(number) for number in range(30)]},
+    ],
+)
+def test_a_malformed_account_of_state_is_refused(config):
+    content = WorkReply(NAMES).pack()
+    content.config_records["config"].update(config)
+    with pytest.raises(ReplyError):
+        WorkReply.unpack(content, NAMES, {})
