@@ -24,7 +24,7 @@ from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.engine.table_rows import Rows, TableRows
 from fedgraph.clients.engine.table_scores import TableScores
-from fedgraph.clients.engine.table_statistics import TableStatistics, read_consent
+from fedgraph.clients.engine.table_statistics import TableStatistics, loss_in_all, read_consent
 from fedgraph.data import DataSource
 from fedgraph.data.encoding import Encoding
 from fedgraph.data.schema import ExclusionReason, Schema, schema_as_json
@@ -86,9 +86,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
             sent[1] = (
                 f"sums over each client's rows of all pairs of units, with the consent of this node{with_noise}{masked}"
             )
-        if noise and len(disclosed) > 1:
-            sent.append(f"(ranges and sums have an epsilon of {len(disclosed) * noise.epsilon:g} in all)")
-        return sent
+        return [*sent, *loss_in_all(settings, consent)]
 
     def __init__(self, node: Node, request: PhaseRequest, assignment: Assignment | None = None) -> None:
         self.node = node

@@ -1,6 +1,7 @@
 """Statistics of clients' tables that their node consents to send: ranges, and sums over rows.
 
-Noise is drawn once per request and rows and then repeated, as averaging over fresh noise would remove it.
+Noise is drawn once per request and rows and then repeated, as averaging over fresh noise would remove it. Releases with
+different noise add up, to what the node consents to in a run at most.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor
 from fedgraph.algorithms.fedngm_messages import PhaseRequest
 from fedgraph.algorithms.fedngm_settings import FedNGMSettings
 from fedgraph.clients.engine.node import Node
+from fedgraph.clients.engine.statistics_spent import SpentStatistics
 from fedgraph.clients.engine.table_rows import TableRows
 from fedgraph.data.schema import Schema, schema_as_json
 from fedgraph.federation import listed
@@ -27,7 +29,7 @@ from fedgraph.graphical import Consent, SharedStatistics, check_consent, shared_
 from fedgraph.graphical.recovery import UnitSums, with_noise
 from fedgraph.privacy.secret import KeyPair, masked
 from fedgraph.support.errors import DataError, IdentityError, ReplyError
-from fedgraph.support.files import json_digest, load_state, save_state, write_atomically
+from fedgraph.support.files import file_name, json_digest, load_state, save_state, write_atomically
 from fedgraph.training import ClientState
 
 _CONSENT = "FEDGRAPH_CONSENT"
@@ -58,6 +60,22 @@ def read_consent(node: Node) -> Consent:
     if "least_rows" in numbers:
         numbers["least_rows"] = math.ceil(numbers["least_rows"])
     return Consent(ranges="ranges" in consented, sums="sums" in consented, **numbers)  # type: ignore[arg-type]
+
+
+def loss_in_all(settings: FedNGMSettings, consent: Consent) -> list[str]:
+    """Describe the noise of all that a run would disclose, and whether the node refuses it; empty without noise."""
+    loss = settings.disclosed_loss
+    if loss is None:
+        return []
+    epsilon, delta = loss
+    what = "ranges and sums have" if len(settings.disclosed) > 1 else f"{settings.disclosed[0]} have"
+    told = f"{what} an epsilon of {epsilon:g}{f' and a delta of {delta:g}' if delta else ''} in all"
+    if consent.max_epsilon is not None and (epsilon > consent.max_epsilon or delta > consent.max_delta):
+        told += (
+            f", and this node refuses more than an epsilon of {consent.max_epsilon:g} and a delta of "
+            f"{consent.max_delta:g} in a run (node config consent-epsilon, consent-delta)"
+        )
+    return [f"({told})"]
 
 
 @dataclass(frozen=True)
@@ -108,6 +126,7 @@ class TableStatistics:
         check_consent(settings.scaling, settings.statistics, consent, len(settings.disclosed))
         values = self.held.values(name, self.common)["train"]
         kept = self._released(name, values, settings.scaling.as_table())
+        self._spend(name, kept, consent)
         if kept.is_file():
             return SharedStatistics.from_json(kept.read_text(encoding="utf-8"), self.common)
         statistics = shared_statistics(values, self.common, settings.scaling, settings.statistics, consent)
@@ -129,9 +148,16 @@ class TableStatistics:
         if noise is None:
             return sums.flat()
         kept = self._released(name, units.numpy(), "sums").with_suffix(".safetensors")
+        self._spend(name, kept, consent)
         if not kept.is_file():
             save_state(kept, {"sums": with_noise(sums, self.common, noise).flat()})
         return load_state(kept)["sums"]
+
+    def _spend(self, name: str, kept: Path, consent: Consent) -> None:
+        """Record that the statistics of the file ``kept`` leave, if they have noise."""
+        if self.settings.statistics.noise is not None:
+            folder = self.node.state_dir / file_name(self.request.run) / "statistics"
+            SpentStatistics(folder, name).spend(kept.stem, self.settings.statistics.noise, consent)
 
     def _released(self, name: str, values: NDArray[Any], purpose: Any) -> Path:
         """Return the file of statistics of a client's values that were sent with noise."""

@@ -230,14 +230,15 @@ def category_notes(agreement: Agreement, excluded_columns: Mapping[str, Mapping[
 
 def _privacy(settings: FedNGMSettings) -> dict[str, Any]:
     """Return the guarantee of noise on statistics, the entry ``privacy`` of ``summary.json``; empty without noise."""
-    noise, disclosed = settings.statistics.noise, settings.disclosed
-    if noise is None or not disclosed:
+    noise, disclosed, total = settings.statistics.noise, settings.disclosed, settings.disclosed_loss
+    if noise is None or total is None:
         return {}
-    delta = noise.delta if noise.mechanism == "gaussian" else 0.0
     return {
         "privacy": {
-            "epsilon": noise.epsilon * len(disclosed),
-            "delta": delta * len(disclosed),
+            "epsilon": total[0],
+            "delta": total[1],
+            "epsilon_of_each_release": noise.loss[0],
+            "delta_of_each_release": noise.loss[1],
             "mechanism": noise.mechanism,
             "releases": len(disclosed),
             "covers": list(disclosed),

@@ -122,8 +122,17 @@ class FedNGMSettings(Settings):
     def disclosed(self) -> tuple[str, ...]:
         """Statistics of values that clients disclose in a run, a release each: ``ranges``, ``sums``."""
         ranges = self.scaling.source == "shared-ranges"
-        sums = self.recovery.source == "summed-statistics"
+        # Neural graph revealers need no graph.
+        sums = self.model == "ngm" and self.recovery.source == "summed-statistics"
         return ("ranges",) * ranges + ("sums",) * sums
+
+    @property
+    def disclosed_loss(self) -> tuple[float, float] | None:
+        """Epsilon and delta of all releases of a run about a row together; None without noise, or without a release."""
+        noise = self.statistics.noise
+        if noise is None or not self.disclosed:
+            return None
+        return tuple(len(self.disclosed) * one for one in noise.loss)  # type: ignore[return-value]
 
     @property
     def network(self) -> NGMSettings:

@@ -42,6 +42,9 @@ from fedgraph.support.settings import Settings
 
 Counts = NDArray[np.int64]
 
+Loss = tuple[float, float]
+"""Epsilon and delta."""
+
 
 @dataclass(frozen=True)
 class Consent:
@@ -82,18 +85,40 @@ class Consent:
             )
         if self.max_epsilon is None:
             return
-        added_up = f" in each of {releases} releases" if releases > 1 else ""
+
+        def added_up(one: float) -> str:
+            return f" in each of {releases} releases, {releases * one:g} in all" if releases > 1 else ""
+
         if noise is None or releases * noise.epsilon > self.max_epsilon:
-            asked_for = "without noise" if noise is None else f"at epsilon {noise.epsilon:g}{added_up}"
+            asked_for = "without noise" if noise is None else f"at epsilon {noise.epsilon:g}{added_up(noise.epsilon)}"
             raise DataError(
-                f"the experiment asks for {asked} {asked_for}, and this node consents to an epsilon of at most "
-                f"{self.max_epsilon:g}"
+                f"the experiment asks for {asked} {asked_for}, and in a run this node consents to an epsilon (node "
+                f"config consent-epsilon) of at most {self.max_epsilon:g}"
             )
-        if noise.mechanism == "gaussian" and releases * noise.delta > self.max_delta:
+        delta = noise.loss[1]
+        if releases * delta > self.max_delta:
             raise DataError(
-                f"the experiment asks for noise of delta {noise.delta:g}{added_up}, and this node consents to at most "
-                f"{self.max_delta:g}"
+                f"the experiment asks for noise of delta {delta:g}{added_up(delta)}, and in a run this node consents "
+                f"to a delta (node config consent-delta) of at most {self.max_delta:g}"
             )
+
+    def check_total(self, client: str, spent: Loss, asked: Loss) -> None:
+        """Check that a run which has disclosed ``spent`` of a client may disclose ``asked`` too.
+
+        Raises DataError when the sum is more than the node consents to.
+        """
+        if self.max_epsilon is None:
+            return
+        limits = ("epsilon", self.max_epsilon), ("delta", self.max_delta)
+        for (name, limit), before, more in zip(limits, spent, asked, strict=True):
+            # Sums of decimal fractions may be off in the last digit.
+            if before + more > limit * (1 + 1e-9):
+                raise DataError(
+                    f"this run has disclosed statistics of client '{client}' at {name} {before:g} and asks for "
+                    f"{more:g} more, {before + more:g} in all, and this node consents to at most {limit:g} in a run "
+                    f"(node config consent-{name}): rows, features or settings have changed, and get new noise; "
+                    "lower epsilon of [fedngm.statistics] noise in a new run"
+                )
 
 
 class StatisticsSettings(Settings):

@@ -28,15 +28,13 @@ NOISE = {"noise": {"epsilon": 5.0}, "bounds": {"height": [100, 250], "weight": [
 def ask(table_tables, tmp_path, data_dir):
     """``ask(phase, config, **known)`` -> the answer of a node that hosts all clients."""
 
-    def asked(phase, config=None, **known):
+    def asked(phase, config=None, run="run", **known):
         experiment = parse_experiment(table_tables)
         settings = parse(FedNGMSettings, experiment.method_table, "[fedngm]")
         part = experiment.client_part(settings.as_table())
         places = {"clients": NAMES, "state-dir": str(tmp_path / "state"), "data-dir": str(data_dir)}
         node = Node.of(Context(1, 1, {**places, **(config or {})}, RecordDict(), {}))
-        request = PhaseRequest(
-            phase, **known, client="fedgraph.clients.fedngm:FedNGMClient", experiment=part, run="run"
-        )
+        request = PhaseRequest(phase, **known, client="fedgraph.clients.fedngm:FedNGMClient", experiment=part, run=run)
         content = FedNGMClient.handle(Message(request.pack(), 1, "query"), node)
         return PhaseReply.unpack(content, content.array_records["stacked"]["parameters"].shape[1])
 
@@ -71,6 +69,18 @@ def test_a_node_that_no_longer_consents_tells_nothing_of_what_it_told_before(ask
         ask("statistics", {"consent": ""}, common=common)
     with pytest.raises(DataError, match="epsilon 5, .*most 1"):
         ask("statistics", {"consent": "ranges", "consent-epsilon": 1}, common=common)
+
+
+def test_everything_that_a_run_discloses_of_rows_adds_up(ask, common, table_tables):
+    table_tables["fedngm"] |= {"scaling": {"source": "shared-ranges"}, "statistics": NOISE}
+    config, fewer = {"consent": "ranges", "consent-epsilon": 9}, common.select(("height", "weight"))
+    first, again = (ask("statistics", config, common=common).texts for _ in range(2))
+    assert first == again, "the same noise counts once"
+    with pytest.raises(DataError, match="'east' at epsilon 5 and asks for 5 more, 10 in all, .* most 9 in a run"):
+        ask("statistics", config, common=fewer)
+    assert ask("statistics", config, common=common).texts == first, "what was refused has not been spent"
+    ask("statistics", {**config, "consent-epsilon": 10}, common=fewer)
+    assert ask("statistics", config, run="another", common=fewer).texts, "the limit is that of one run"
 
 
 def test_graphs_are_over_common_features_and_found_with_private_ones(ask, common):

@@ -625,13 +625,14 @@ def test_epsilons_of_ranges_and_sums_add_up_to_that_of_the_run(summed, run_exper
         "statistics": {"bounds": bounds, "noise": {"mechanism": mechanism, "epsilon": 50.0}},
     }
     configs = [{"clients": ",".join(NAMES), "consent": "ranges,sums", "consent-epsilon": 99.0}]
-    with pytest.raises(RunError, match="at epsilon 50 in each of 2 releases, .* at most 99"):
+    with pytest.raises(RunError, match="at epsilon 50 in each of 2 releases, 100 in all, and in a run .* at most 99"):
         run_experiment(summed, node_configs=configs)
     configs[0]["consent-epsilon"] = 100.0
     found = run_experiment(summed, node_configs=configs).summary()["privacy"]
     delta = 2e-6 if mechanism == "gaussian" else 0.0
     assert found == {
-        "epsilon": 100.0, "delta": delta, "mechanism": mechanism, "releases": 2, "covers": ["ranges", "sums"]
+        "epsilon": 100.0, "delta": delta, "epsilon_of_each_release": 50.0, "delta_of_each_release": delta / 2,
+        "mechanism": mechanism, "releases": 2, "covers": ["ranges", "sums"],
     }  # fmt: skip
 
 

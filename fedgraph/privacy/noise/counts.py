@@ -36,6 +36,11 @@ class CountNoiseSettings(Settings):
     epsilon: float = Field(gt=0, allow_inf_nan=False)
     delta: float = Field(default=1e-6, gt=0, lt=1)
 
+    @property
+    def loss(self) -> tuple[float, float]:
+        """Epsilon and delta of one release."""
+        return self.epsilon, self.delta if self.mechanism == "gaussian" else 0.0
+
     def scale(self, histograms: int) -> float:
         """Return the scale of the noise on every cell: Laplace's b, or the standard deviation.
 

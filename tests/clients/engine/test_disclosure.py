@@ -95,6 +95,14 @@ def test_the_epsilon_of_all_statistics_is_told(table_tables):
     leaves = " ".join(told(table_tables, consent="ranges,sums").leaves)
     assert leaves.count("with noise of epsilon 2.5") == 2
     assert "ranges and sums have an epsilon of 5 in all" in leaves
+    assert "refuses" not in leaves
+    refused = " ".join(told(table_tables, **{"consent": "ranges,sums", "consent-epsilon": 4}).leaves)
+    assert "an epsilon of 5 in all, and this node refuses more than an epsilon of 4 and a delta of 1e-05" in refused
+    table_tables["fedngm"]["statistics"]["noise"]["mechanism"] = "gaussian"
+    assert "an epsilon of 5 and a delta of 2e-06 in all" in " ".join(told(table_tables, consent="ranges,sums").leaves)
+    table_tables["fedngm"]["model"] = "ngr"
+    alone = " ".join(told(table_tables, consent="ranges,sums").leaves)
+    assert "(ranges have an epsilon of 2.5 and a delta of 1e-06 in all)" in alone, "revealers ask for no sums"
 
 
 def test_noise_of_peers_is_told_for_what_it_is(digits_tables):
