@@ -59,7 +59,7 @@ def predict(
 
     With --secret, embeddings are split into shares, and the first layer is computed on shares in three exchanges:
     neither the server nor any single other node sees an owner's embedding. Here the nodes of owners also act as
-    aggregators; for independent nodes and guarantees see `python -m pydoc fedgraph.privacy`.
+    aggregators, or after a run over sites nodes without data; for independent nodes and guarantees see `python -m pydoc fedgraph.privacy`.
     """
     from fedgraph.runs import RunFolder
     from fedgraph.starting.predicting import Prediction, has_fusion_model

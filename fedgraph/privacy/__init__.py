@@ -90,7 +90,8 @@ without any embedding; sealed shares from the owners; shares of the outcome from
 - Predictions differ from those without shares by rounding: ``probability_error_bound`` of ``summary.json`` is the
   largest error for any embedding up to ``largest``, as a rule some hundred times the actual one.
 - ``simulated-aggregators``, and thus ``fedgraph predict --secret``, are for tests: nodes of owners act as the
-  aggregators, whose keys and records are in the run folder. k such nodes of one institution give no protection.
+  aggregators (after a run over sites, nodes without data in the same process), whose keys and records are in the run
+  folder. k such nodes of one institution give no protection.
 
 An aggregator is a node that needs neither clients nor data; it is best run by an institution without an interest in
 the owners' data. Each prints its fingerprint and starts::

@@ -68,6 +68,12 @@ def with_data_of_sites(options: Mapping[str, Any], data: Mapping[str, Path]) -> 
     return {**options, SITES: configs}
 
 
+def with_aggregators(options: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return the options of sites, with further nodes that have no data and aggregate secret shares."""
+    own = {f"aggregator-{place:03d}": {"aggregator": f"aggregator-{place:03d}"} for place in range(number)}
+    return {**options, SITES: {**own, **options[SITES]}}
+
+
 def node_configs(options: Mapping[str, Any], nodes: int, common: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the node config of each node of a simulation: a node for each site, or ``nodes`` that divide the clients.
 

@@ -21,7 +21,7 @@ from fedgraph.data.owners import SampleSplit
 from fedgraph.experiment import Experiment, Overrides, load_experiment, overrides_by_key
 from fedgraph.fusion.owner_models import LocalModelSettings
 from fedgraph.runs import Run, RunFolder
-from fedgraph.starting.node_config import SITES, with_data_of_sites
+from fedgraph.starting.node_config import SITES, with_aggregators, with_data_of_sites
 from fedgraph.starting.running import check_grid, check_sites_grid, run_one
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import file_name
@@ -173,7 +173,12 @@ class Prediction:
         if secret is None:
             return cls(trained, "f3-inference", table, node_config, new)
         threshold, aggregators = _k_of_n(secret)
-        table |= {"threshold": threshold, "aggregators": aggregators, "simulated-aggregators": aggregators}
+        table |= {"threshold": threshold, "aggregators": aggregators}
+        if SITES in node_config:
+            # There may be fewer sites than aggregators.
+            node_config = with_aggregators(node_config, aggregators)
+        else:
+            table["simulated-aggregators"] = aggregators
         return cls(trained, "f3-secret", table, node_config, new, aggregators)
 
     def make(

@@ -175,8 +175,7 @@ def test_owners_whose_models_go_on_changing(people, tmp_path):
         fedgraph.predict(run, frame)
 
 
-@pytest.fixture
-def people_at_sites(people, tmp_path):
+def run_at_sites(people, tmp_path):
     """A run over two sites, each with a file of its own columns and the label; and the rows to predict."""
     frame, tables = people
     owners = tables["data"].pop("owners")
@@ -185,6 +184,11 @@ def people_at_sites(people, tmp_path):
     sites = {name: frame[["id", *columns, "label"]] for name, columns in owners.items()}
     run = fedgraph.run(tables, sites=sites, out=tmp_path / "runs", progress=False)
     return run, frame.head(40).assign(id=[f"n{row}" for row in range(40)]), owners
+
+
+@pytest.fixture
+def people_at_sites(people, tmp_path):
+    return run_at_sites(people, tmp_path)
 
 
 def test_new_samples_of_sites_are_in_one_file_or_in_one_each(people_at_sites, tmp_path):
@@ -199,6 +203,24 @@ def test_new_samples_of_sites_are_in_one_file_or_in_one_each(people_at_sites, tm
     pd.testing.assert_frame_equal(fedgraph.predict(run, rows, progress=False), found)
     assert run.summary["metrics"]["test"]["accuracy"]["mean"] > 0.6
     assert (found.set_index("key").loc[new["id"], "predicted"].to_numpy() == new["label"].to_numpy()).mean() > 0.6
+
+
+@pytest.mark.parametrize("given", ["without labels", "empty labels", "a file each"])
+def test_sites_predict_on_secret_shares_as_in_the_clear(given, people, tmp_path):
+    """Two sites, and nodes without data as the three aggregators."""
+    people[1]["f3"]["hidden"] = 1
+    run, new, owners = run_at_sites(people, tmp_path)
+    rows = {
+        "without labels": new.drop(columns="label"),
+        "empty labels": new.assign(label=None),
+        "a file each": {name: new[["id", *columns]] for name, columns in owners.items()},
+    }[given]
+    clear, secret = (
+        fedgraph.predict(run, rows, secret=secret, progress=False).set_index("key").sort_index()
+        for secret in (None, "2-of-3")
+    )
+    assert sorted(clear.index) == sorted(secret.index) == sorted(new["id"])
+    assert np.allclose(clear["probability yes"], secret["probability yes"], atol=0.01)
 
 
 def test_sites_predict_new_samples_also_without_one_of_them(people_at_sites):
