@@ -59,7 +59,8 @@ def predict(
 
     With --secret, embeddings are split into shares, and the first layer is computed on shares in three exchanges:
     neither the server nor any single other node sees an owner's embedding. Here the nodes of owners also act as
-    aggregators, or after a run over sites nodes without data; for independent nodes and guarantees see `python -m pydoc fedgraph.privacy`.
+    aggregators, or after a run over sites nodes without data; for independent nodes and guarantees see
+    `python -m pydoc fedgraph.privacy`.
     """
     from fedgraph.runs import RunFolder
     from fedgraph.starting.predicting import Prediction, has_fusion_model
@@ -160,6 +161,16 @@ def _tell_forecasts(console: Console, summary: Mapping[str, Any], folder: RunFol
     console.print(f"{folder.path / 'nodes' / 'forecasts' / file_name(trained.run)}", soft_wrap=True, highlight=False)
 
 
+def _smaller_bound(folder: RunFolder) -> str:
+    """Say which keys make the bound on the error of predictions on shares smaller, and what they are now."""
+    table = folder.tables["f3-secret"]
+    return (
+        "The bound is smaller with a smaller largest, which owners refuse if an embedding is larger, and then with "
+        f"more map-bits, as far as there is room; now --set f3-secret.largest={table['largest']:g} "
+        f"--set f3-secret.map-bits={table['map-bits']}"
+    )
+
+
 def _tell_predictions(
     console: Console, summary: Mapping[str, Any], folder: RunFolder, samples: str, secret: bool
 ) -> None:
@@ -173,8 +184,9 @@ def _tell_predictions(
             error = f"the error of probabilities is at most {bound:.2g}, usually far less"
         exchanges = counted(summary["exchanges"], "exchange")
         console.print(
-            f"{exchanges}, {summary['bytes_per_owner'] / 1e6:.2f} MB of shares per owner; {error}. A smaller largest, "
-            "or more map-bits, mixing-bits or fractional-bits, make the bound smaller (--set f3-secret.largest=...)",
+            f"{exchanges}, {summary['bytes_per_owner'] / 1e6:.2f} MB of shares per owner; {error}. "
+            f"{_smaller_bound(folder)}",
             soft_wrap=True,
+            markup=False,
         )
     console.print(f"{folder.path / 'predictions.csv'}", soft_wrap=True, highlight=False)

@@ -31,7 +31,7 @@ class ShareSettings(Settings):
     largest         : largest magnitude of an embedding's numbers; larger ones are refused. The smaller, the more bits
                       are left for the graph's weights, and the smaller is the error.
     map_bits        : bits after the point that are kept of the first layer's weights; the graph's get at least these,
-                      and all that the field has room for.
+                      and all that the field has room for. More make the error smaller, if ``largest`` leaves room.
     """
 
     aggregators: int = Field(default=3, ge=2, le=1000)

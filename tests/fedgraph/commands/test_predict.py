@@ -1,6 +1,9 @@
 """``fedgraph predict``, in the clear and on secret shares."""
 
 import csv
+import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,6 +39,22 @@ def test_predictions_on_shares_by_the_command(trained, data_dir):
         assert one["key"] == other["key"]
         assert float(one["probability 3"]) == pytest.approx(float(other["probability 3"]), abs=0.01)
     assert clear != secret
+
+
+@pytest.mark.usefixtures("leave_no_trace")
+def test_the_bound_on_errors_is_smaller_with_the_keys_that_are_named(trained, data_dir):
+    def bound(*options):
+        command = ["predict", str(trained.path), "--data-dir", str(data_dir), "--secret", "2-of-3", *options]
+        output = CliRunner().invoke(app, command).output
+        folder = Path(output.strip().splitlines()[-1]).parent
+        named = re.search(r"now (--set \S+ --set \S+)", output)[1].split()
+        return json.loads((folder / "summary.json").read_text())["probability_error_bound"], named
+
+    usual, named = bound("--set", "f3-secret.map-bits=8")
+    assert named == ["--set", "f3-secret.largest=16", "--set", "f3-secret.map-bits=8"]
+    smaller, named = bound("--set", "f3-secret.largest=8", "--set", "f3-secret.map-bits=8")
+    assert smaller < 0.7 * usual
+    assert bound(*named[:3], "f3-secret.map-bits=9")[0] < 0.9 * smaller
 
 
 @pytest.mark.usefixtures("leave_no_trace")
