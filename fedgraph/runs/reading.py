@@ -21,8 +21,8 @@ def read_environment(file: Path) -> dict[str, Any]:
         return load_json(file)
     except RunError as error:
         raise RunError(
-            f"{error}. Only a run without --site, --model, --node-config and code of its own in other folders can do "
-            "without what the file said: there write {} into it"
+            f"{error}. If the run had no --site, --model or --node-config, and no code of its own in other folders, "
+            "you may also write {} into the file"
         ) from None
 
 

@@ -101,7 +101,7 @@ def test_a_folder_that_lost_its_experiment_is_told_where_it_is(finished):
 
 def test_a_run_goes_on_without_an_environment_that_said_nothing(finished):
     (without_summary(finished).path / "environment.json").unlink()
-    with pytest.raises(RunError, match=r"--node-config and code of its own .*: there write \{\} into it"):
+    with pytest.raises(RunError, match=r"If the run had no .*, you may also write \{\} into the file"):
         fedgraph.resume(finished.path, progress=False)
     (finished.path / "environment.json").write_text("{}")
     assert fedgraph.resume(finished.path, progress=False).summary["rounds"] == 2
