@@ -132,7 +132,8 @@ class FedNGMSettings(Settings):
         noise = self.statistics.noise
         if noise is None or not self.disclosed:
             return None
-        return tuple(len(self.disclosed) * one for one in noise.loss)  # type: ignore[return-value]
+        (epsilon, delta), releases = noise.loss, len(self.disclosed)
+        return releases * epsilon, releases * delta
 
     @property
     def network(self) -> NGMSettings:

@@ -59,7 +59,7 @@ def predict(
 
     With --secret, embeddings are split into shares, and the first layer is computed on shares in three exchanges:
     neither the server nor any single other node sees an owner's embedding. Here the nodes of owners also act as
-    aggregators, or after a run over sites nodes without data; for independent nodes and guarantees see
+    aggregators, or after a run over sites further nodes without data; for independent nodes and guarantees see
     `python -m pydoc fedgraph.privacy`.
     """
     from fedgraph.runs import RunFolder
@@ -165,8 +165,8 @@ def _smaller_bound(folder: RunFolder) -> str:
     """Say which keys make the bound on the error of predictions on shares smaller, and what they are now."""
     table = folder.tables["f3-secret"]
     return (
-        "The bound is smaller with a smaller largest, which owners refuse if an embedding is larger, and then with "
-        f"more map-bits, as far as there is room; now --set f3-secret.largest={table['largest']:g} "
+        "To make the bound smaller, lower largest (owners refuse embeddings beyond it), then raise map-bits as far as "
+        f"there is room; now --set f3-secret.largest={table['largest']:g} "
         f"--set f3-secret.map-bits={table['map-bits']}"
     )
 
