@@ -225,7 +225,8 @@ class CohortClient(Configured[S]):
             for purpose, state in states.items()
             if state.found.keys() >= names
         }
-        return replace(reply, found=found, saved=tuple(name for name, state in states.items() if state.saved))
+        saved = {purpose: state.saved for purpose, state in states.items() if state.saved is not None}
+        return replace(reply, found=found, saved=saved)
 
     def _without_frozen(self, stacked: dict[str, Tensor]) -> dict[str, Tensor]:
         """Remove frozen layers from whole models."""

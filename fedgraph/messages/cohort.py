@@ -152,9 +152,9 @@ class WorkReply:
     failed : mapping of str to str
         Clients that are not part of ``shared``, and why.
     found : mapping of str to tuple of int
-        Rounds after which the clients' state was saved that the node has found, by purpose; 0 for none.
-    saved : tuple of str
-        Purposes of the state that the node has saved for its clients.
+        Rounds after which the clients' state was saved that the node has found, by purpose; -1 for none.
+    saved : mapping of str to int
+        The round after which the node has saved state of all these clients, by purpose.
     """
 
     clients: tuple[str, ...]
@@ -164,17 +164,16 @@ class WorkReply:
     shared: Mapping[str, Tensor] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
     found: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    saved: tuple[str, ...] = ()
+    saved: Mapping[str, int] = field(default_factory=dict)
 
     def pack(self) -> RecordDict:
         """Convert to Flower records."""
-        lists: dict[str, Any] = {"kept": list(self.kept), "saved": list(self.saved)}
-        config = {"clients": list(self.clients), **{name: value for name, value in lists.items() if value}}
-        if self.found:
-            config["found"] = json.dumps(dict(self.found))
+        kept = {"kept": list(self.kept)} if self.kept else {}
+        states = {"found": self.found, "saved": self.saved}
+        in_json = {name: json.dumps(dict(value)) for name, value in states.items() if value}
         content = RecordDict(
             {
-                "config": ConfigRecord(config),
+                "config": ConfigRecord({"clients": list(self.clients), **kept, **in_json}),
                 "stacked": to_record(self.stacked),
                 "metrics": MetricRecord({name: values.tolist() for name, values in self.metrics.items()}),
             }
@@ -369,21 +368,27 @@ class Identity:
             raise ReplyError(f"no training examples at client {_some(empty)}: leave it out or give it data")
 
 
-def _states(config: Any, count: int) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+def _states(config: Any, count: int) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
     """Read ``found`` and ``saved`` of a reply from ``count`` clients; see :class:`WorkReply`."""
-    found, saved = read_json(config.get("found", "{}"), "the state that clients had"), config.get("saved", [])
-    if not isinstance(found, dict) or not isinstance(saved, list) or len({*found, *saved}) > _MOST_STATES:
+    found, saved = (
+        read_json(config.get(name, "{}"), f"what the node has {name} of its clients' state")
+        for name in ("found", "saved")
+    )
+    if not isinstance(found, dict) or not isinstance(saved, dict) or len({*found, *saved}) > _MOST_STATES:
         raise ReplyError("the reply does not say which state the node has of its clients")
     for rounds in found.values():
-        if not isinstance(rounds, list) or len(rounds) != count or not all(_is_round(each) for each in rounds):
+        if not isinstance(rounds, list) or len(rounds) != count or not all(map(_is_round, rounds)):
             raise ReplyError(f"the reply must give a round of the state of each of the {count} clients")
-    return {in_short(purpose, 60): tuple(rounds) for purpose, rounds in found.items()}, tuple(
-        in_short(str(purpose), 60) for purpose in saved
+    if not all(map(_is_round, saved.values())):
+        raise ReplyError("the reply must give the round after which state was saved")
+    return (
+        {in_short(purpose, 60): tuple(rounds) for purpose, rounds in found.items()},
+        {in_short(purpose, 60): number for purpose, number in saved.items()},
     )
 
 
 def _is_round(value: object) -> bool:
-    return type(value) is int and 0 <= value <= _LAST_ROUND
+    return type(value) is int and -1 <= value <= _LAST_ROUND
 
 
 def _are_counts(values: Tensor) -> bool:

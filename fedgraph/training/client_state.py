@@ -72,9 +72,9 @@ class ClientState:
     Attributes
     ----------
     found : dict of str to int
-        Of clients whose state was loaded, the round after which it was saved; 0 for clients without state.
-    saved : bool
-        Whether state was saved.
+        Of clients whose state was loaded, the round after which it was saved; -1 for clients without state.
+    saved : int or None
+        The round after which state was saved; None if none was.
     """
 
     MEASURED: ClassVar[str] = "measured"
@@ -83,7 +83,7 @@ class ClientState:
     def __init__(self, folder: Path, run: str, purpose: str) -> None:
         self._folder = folder / file_name(run) / purpose
         self.found: dict[str, int] = {}
-        self.saved = False
+        self.saved: int | None = None
 
     def load(self, clients: Sequence[str], before: int, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the tensors last saved after a round below ``before``.
@@ -137,7 +137,7 @@ class ClientState:
             # The node with the first client of a file of another packing is responsible for it.
             if digest != saved.digest and others[0] in names:
                 self._drop_foreign(digest, others, keep_from)
-        self.saved = True
+        self.saved = after
 
     def _load(self, clients: Sequence[str], before: int, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:
         packings = self._packings_with(clients)
@@ -148,7 +148,7 @@ class ClientState:
                 for position, name in enumerate(names):
                     if name not in latest or latest[name][0] < kept:
                         latest[name] = kept, position
-        self.found.update((client, latest[client][0].round if client in latest else 0) for client in clients)
+        self.found.update((client, latest[client][0].round if client in latest else -1) for client in clients)
         sources: dict[_Kept, list[tuple[int, int]]] = {}
         for row, client in enumerate(clients):
             if client in latest:

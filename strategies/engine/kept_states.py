@@ -30,14 +30,14 @@ class KeptStates:
         for purpose, found in replies.found.items():
             last = self._last.get(purpose, {})
             # State after a later round is not for this request.
-            lost = [name for name, each in found.items() if each < last.get(name, 0) <= server_round]
+            lost = [name for name, each in found.items() if each < last.get(name, -1) <= server_round]
             for name in lost:
                 last[name] = found[name]
             if lost:
                 self._lost.append(_words(purpose, sorted(lost), found, server_round))
                 log.warning("%s; %s", self._lost[-1], _ADVICE)
-        for purpose, names in replies.saved.items():
-            self._last.setdefault(purpose, {}).update(dict.fromkeys(names, server_round))
+        for purpose, saved in replies.saved.items():
+            self._last.setdefault(purpose, {}).update(saved)
 
     def notes(self) -> list[str]:
         """Return a sentence for each loss, for the notes of the run."""
@@ -53,7 +53,7 @@ class KeptStates:
 
 
 def _words(purpose: str, lost: Sequence[str], found: Mapping[str, int], server_round: int) -> str:
-    whose, older = f"round {server_round}: the nodes of {quoted(lost)}", {found[name] for name in lost} - {0}
+    whose, older = f"round {server_round}: the nodes of {quoted(lost)}", {found[name] for name in lost} - {-1}
     if older:
         return f"{whose} had an older state, of round {min(older)} ('{purpose}'), and went on from it"
     return f"{whose} no longer had their state ('{purpose}'), and went on without it"

@@ -39,7 +39,7 @@ class Replies:
     kept : clients whose nodes keep the evaluated models; see :class:`fedgraph.messages.WorkReply`.
     not_asked : clients that the strategy has not drawn, which are not absent, and why they have no metrics.
     means : if requested, mean models ``[parameters]`` of several clients, by their positions.
-    found, saved : state of clients that their nodes have found and saved, by purpose; see
+    found, saved : the rounds of the state that nodes have found and saved, by purpose and client; see
         :class:`fedgraph.messages.WorkReply`.
     """
 
@@ -54,7 +54,7 @@ class Replies:
     not_asked: Mapping[str, str] = field(default_factory=dict)
     means: Mapping[tuple[int, ...], Tensor] = field(default_factory=dict)
     found: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    saved: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    saved: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def fresh(self) -> Tensor:
@@ -104,13 +104,13 @@ def collect(
     absent = {name: problem for node, problem in problems.items() for name in clients[node]}
     parts: list[tuple[Tensor, WorkReply]] = []
     rounds: dict[str, dict[str, int]] = {}
-    saved: dict[str, list[str]] = {}
+    saved: dict[str, dict[str, int]] = {}
     for node, (reply, unusable) in found.items():
         absent.update(unusable)
         for purpose, each in reply.found.items():
             rounds.setdefault(purpose, {}).update(zip(reply.clients, each, strict=True))
-        for purpose in reply.saved:
-            saved.setdefault(purpose, []).extend(reply.clients)
+        for purpose, number in reply.saved.items():
+            saved.setdefault(purpose, {}).update(dict.fromkeys(reply.clients, number))
         if not unusable:
             parts.append((asked[node], reply))
             continue

@@ -207,10 +207,10 @@ def test_an_identity_of_an_impossible_partition_is_refused(partition):
 
 
 def test_a_reply_says_which_state_its_clients_had():
-    sent = replace(WorkReply(NAMES), found={"personal-layers": (4, 0)}, saved=("personal-layers",))
+    sent = replace(WorkReply(NAMES), found={"personal-layers": (4, -1)}, saved={"personal-layers": 5})
     reply = WorkReply.unpack(sent.pack(), NAMES, {})
-    assert reply.found == {"personal-layers": (4, 0)}
-    assert reply.saved == ("personal-layers",)
+    assert reply.found == {"personal-layers": (4, -1)}
+    assert reply.saved == {"personal-layers": 5}
 
 
 @pytest.mark.parametrize(
@@ -219,12 +219,13 @@ def test_a_reply_says_which_state_its_clients_had():
         {"found": "["},
         {"found": "[1]"},
         {"found": '{"a": [1]}'},
-        {"found": '{"a": [1, -1]}'},
+        {"found": '{"a": [1, -2]}'},
         {"found": '{"a": [1, 1e9]}'},
         {"found": '{"a": [1, 99999999999999999999]}'},
         {"found": json.dumps({str(number): [1, 1] for number in range(30)})},
         {"saved": "a"},
-        {"saved": [str(number) for number in range(30)]},
+        {"saved": '{"a": [1, 2]}'},
+        {"saved": json.dumps({str(number): 1 for number in range(30)})},
     ],
 )
 def test_a_malformed_account_of_state_is_refused(config):

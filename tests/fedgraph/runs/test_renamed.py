@@ -64,24 +64,42 @@ def test_state_of_an_earlier_round_is_noted(begun):
     assert f"round 4: the nodes of {CLIENTS} {note}" in run.summary["notes"]
 
 
-@pytest.mark.parametrize("method", ["ditto", "scaffold", "feddyn", "fedavg"])
+@pytest.mark.parametrize("method", ["ditto", "scaffold", "feddyn", "fedavg", "ipa", "private ipa"])
 def test_runs_that_lose_nothing_note_nothing(digits_tables, tmp_path, method):
-    digits_tables["experiment"] |= {"method": method, "rounds": 3}
-    digits_tables["train"] = {**digits_tables["train"], "momentum": 0.5, "keep-optimizer": method == "fedavg"}
+    digits_tables["experiment"] |= {"method": method.removeprefix("private "), "rounds": 3}
+    digits_tables["train"] |= {"momentum": 0.5, "keep-optimizer": method in ("fedavg", "ipa")}
+    if method == "private ipa":
+        digits_tables["evaluation"] = {"splits": []}
+        digits_tables["ipa"] = {"privacy": {"clip-norm": 1.0, "epsilon": 5.0, "delta": 1e-4, "releases": 6}}
     run = fedgraph.run(digits_tables, out=tmp_path, progress=False)
     assert not [note for note in run.summary.get("notes", ()) if "state" in note]
 
 
-def test_the_moments_of_optimisers_are_state_too(digits_tables, tmp_path):
-    digits_tables["experiment"]["rounds"] = 1
-    digits_tables["train"] = {**digits_tables["train"], "momentum": 0.5, "keep-optimizer": True}
+@pytest.mark.parametrize(
+    ("method", "purpose", "tables"),
+    [
+        ("sfl", "optimiser", {"train": {"momentum": 0.5, "keep-optimizer": True}}),
+        (
+            "ipa",
+            "releases",
+            {
+                "evaluation": {"splits": []},
+                "ipa": {"privacy": {"clip-norm": 1.0, "epsilon": 5.0, "delta": 1e-4, "releases": 6}},
+            },
+        ),
+    ],
+)
+def test_moments_of_optimisers_and_counts_of_releases_are_state_too(digits_tables, tmp_path, method, purpose, tables):
+    digits_tables["experiment"] |= {"method": method, "rounds": 1}
+    for name, table in tables.items():
+        digits_tables[name] = digits_tables.get(name, {}) | table
     path = fedgraph.run(digits_tables, out=tmp_path, progress=False).path
     (path / "summary.json").unlink()
     shutil.rmtree(path / "nodes")
     file = path / "experiment.toml"
     file.write_text(re.sub(r"(?m)^rounds = 1$", "rounds = 2", file.read_text()))
     notes = fedgraph.resume(path, progress=False).summary["notes"]
-    assert any("no longer had their state ('optimiser')" in note for note in notes)
+    assert any(f"no longer had their state ('{purpose}')" in note for note in notes)
 
 
 # ---- finished runs
