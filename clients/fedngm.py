@@ -206,27 +206,25 @@ class FedNGMClient(Configured[FedNGMSettings]):
         """Score the predictions of the targets by the global, own and personal model of each client.
 
         The personal model, or else the global one, is saved in this node's model folder as
-        ``graphical/<run>/<client>.safetensors``, for ``GraphicalModel.load``.
+        ``graphical/<run>/<client>.safetensors``, for ``GraphicalModel.load``. An own model is not scored if the state
+        folder no longer has it.
         """
-        own = self._state.load(
-            self.clients,
-            self.settings.rounds + 1,
-            {"parameters": torch.zeros(self._network_of_fit.layout.num_parameters)},
-        )
-        texts = []
-        for place, name in enumerate(self.clients):
-            local = own["parameters"][place : place + 1]
-            texts.append(scores_as_text(self._finished(name, local)))
-        return texts
+        empty = {"parameters": torch.zeros(self._network_of_fit.layout.num_parameters)}
+        state = self._state
+        own = state.load(self.clients, self.settings.rounds + 1, empty)["parameters"]
+        rows = (own[place : place + 1] if state.found[name] >= 0 else None for place, name in enumerate(self.clients))
+        return [scores_as_text(self._finished(name, local)) for name, local in zip(self.clients, rows, strict=True)]
 
     # ---- one client ------------------------------------------------------------------------------------------------
 
-    def _finished(self, name: str, local: Tensor) -> dict[str, float]:
-        """Return the metrics of one client; ``local`` is its own model ``[1, parameters]``."""
+    def _finished(self, name: str, local: Tensor | None) -> dict[str, float]:
+        """Return the metrics of one client; ``local`` is its own model ``[1, parameters]``, if it is known."""
         parameters = self._global(self._network)
         rows = self._rows(name, self.common)
         given = self._given(parameters, rows.encoding)
-        models = {"": given, "-local": GraphicalModel.of_one(self._network_of_fit, local, rows.encoding)}
+        models = {"": given}
+        if local is not None:
+            models["-local"] = GraphicalModel.of_one(self._network_of_fit, local, rows.encoding)
         personal = self._personal(name, given)
         if personal is not None:
             models["-personal"] = personal

@@ -86,6 +86,7 @@ def build_outcome(
         *without_neighbours(graph, targets, settings.recovery),
         *([] if truth is None else [against_truth(graph, truth)]),
         *without_ranges(found.encoding),
+        *_lost_models(found.scores),
     ]
     samples = draw(network, parameters, _LOOKED_AT, [SERVER], seed, settings=settings.sampling)
     strengths = dependencies(network, parameters, derivatives(network, parameters, samples))
@@ -105,6 +106,11 @@ def build_outcome(
         tuple(found.scores), measured, target_metrics(list(found.scores.values()), targets), parameters[0],
         settings.rounds, facts, {name: values[0] for name, values in network.state(parameters).items()}, files,
     )  # fmt: skip
+
+
+def _lost_models(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
+    lost = [name for name, own in scores.items() if own and not any(metric.endswith("-local") for metric in own)]
+    return [f"the nodes of {quoted(lost)} no longer had the model of their own rows (-local)"] if lost else []
 
 
 def consent_to(what: str) -> str:

@@ -102,6 +102,15 @@ def test_models_fit_and_are_kept(ask, common):
     assert not math.isnan(east["test/ecg-mae-personal"])
 
 
+def test_a_model_that_a_node_has_lost_is_not_scored(ask, common):
+    finish = {"common": common, "scaling": Scaling(), "graph": FeatureGraph(COMMON, (("height", "weight"),))}
+    reply = ask("fit", {"clients": "east,north"}, **finish)
+    finish["parameters"] = reply.parameters[:1]
+    scored = [scores_from_text(text) for text in ask("finish", **finish).texts]
+    assert ["test/weight-mae-local" in scores for scores in scored] == [True, True, False]
+    assert all("test/weight-mae" in scores for scores in scored)
+
+
 def test_requests_without_what_they_need_are_refused(ask, common):
     with pytest.raises(ReplyError, match="phase 'graph'"):
         ask("graph")

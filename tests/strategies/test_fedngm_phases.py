@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -692,3 +693,18 @@ def test_questions_with_half_of_the_values_hidden_are_alike_for_all_models(table
         assert test[f"weight-mae{model}"]["mean"] < test[f"hidden-weight-mae{model}"]["mean"]
         assert 0.5 < test[f"hidden-ill-auc{model}"]["mean"] < test[f"ill-auc{model}"]["mean"] + 0.05
     assert test["hidden-weight-mae"]["mean"] < 8, "better than the mean of everybody"
+
+
+def test_own_models_that_nodes_have_lost_are_noted(table_tables, run_experiment, monkeypatch):
+    finish = fedngm.FedNGMClient.finish
+
+    def without_state(client):
+        shutil.rmtree(client.node.state_dir, ignore_errors=True)
+        return finish(client)
+
+    monkeypatch.setattr(fedngm.FedNGMClient, "finish", without_state)
+    summary = run_experiment(table_tables).summary()
+    note = "the nodes of 'east', 'north', 'west' no longer had the model of their own rows (-local)"
+    assert note in summary["notes"]
+    assert "weight-mae" in summary["metrics"]["test"]
+    assert not [name for name in summary["metrics"]["test"] if name.endswith("-local")]
