@@ -67,6 +67,11 @@ class Effect:
             return "level"
         return "better" if (self.high < 0) == self.is_error else "worse"
 
+    @property
+    def same_with_each_seed(self) -> bool:
+        """Whether all seeds gave the same difference, other than 0, so that the interval has no width."""
+        return abs(self.mean) > 1e-6 and self.high - self.low < 1e-6
+
     def __str__(self) -> str:
         """Format as ``-8.1 % [-11.0, -5.2] error``, ``+2.3 points [+1.0, +3.6]`` or ``+0.023 [+0.010, +0.036]``."""
         if self.is_error:
@@ -127,7 +132,7 @@ class Worth:
 
     @property
     def verdict(self) -> str:
-        """The conclusion in one sentence."""
+        """The conclusion in one sentence, and a second one about intervals without width."""
         against_alone = (
             f"neighbours help {{}} against {ALONE}",
             f"neighbours hurt {{}} against {ALONE}",
@@ -152,7 +157,9 @@ class Worth:
                 f"{TUNED} makes no clear difference {{}}",
             )
         )
-        return f"{'Yes' if self.pays else 'No'}: {'; '.join(parts)}."
+        same = [label for label, effect in self.effects.items() if effect.same_with_each_seed]
+        doubt = f" Every seed gave the same difference against {', '.join(same)}: the seed may change nothing here."
+        return f"{'Yes' if self.pays else 'No'}: {'; '.join(parts)}.{doubt if same else ''}"
 
     @property
     def command(self) -> str:

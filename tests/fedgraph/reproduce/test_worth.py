@@ -88,6 +88,16 @@ def test_a_permuted_graph_is_a_control_and_nothing_to_go_on_with(tmp_path):
     assert worth_of(tmp_path, **{ALONE: 0.7, AVERAGE: 0.8, TUNED: 0.85, PERMUTED: 0.99}).best == OWN
 
 
+def test_an_interval_without_width_is_doubted(tmp_path):
+    found = worth_of(tmp_path, **{ALONE: 0.7, AVERAGE: 0.8, TUNED: 0.8, PERMUTED: 0.75})
+    assert "Every seed" not in found.verdict
+    for label in (ALONE, TUNED):
+        found.effects[label] = Effect.between(spread(0.9, 0.8, 0.7), spread(0.7, 0.6, 0.5), False)
+    found.effects[PERMUTED] = Effect.between(spread(0.9, 0.8), spread(0.9, 0.8), False)
+    end = f"Every seed gave the same difference against {ALONE}, {TUNED}: the seed may change nothing here."
+    assert found.verdict.endswith(end)
+
+
 @pytest.fixture
 def tables(digits_tables):
     digits_tables["experiment"] |= {"rounds": 2, "method": "sfl"}
