@@ -56,13 +56,13 @@ def serve(
 ) -> RunFolder:
     """Run the experiment of a run config; ``listeners``, such as a live display, follow its rounds.
 
-    ``number`` is Flower's number of the run, for status messages.
+    ``number`` is Flower's number of the run, for status messages and its name at nodes.
     """
     experiment, data_dir = from_run_config(run_config)
     if number is not None:
         report_status(f"run {number} started: {experiment.experiment.name}, {experiment.method.name}")
     with pinned_threads(experiment.train.threads):
-        return execute(grid, experiment, data_dir, listeners)
+        return execute(grid, experiment, data_dir, listeners, number)
 
 
 def from_run_config(config: Mapping[str, Any]) -> tuple[Experiment, Path]:
@@ -88,8 +88,14 @@ def _of_app(experiment: str) -> str:
     return str(next((path for path in found if path.is_file()), experiment))
 
 
-def execute(grid: Grid, experiment: Experiment, data_dir: Path, listeners: Sequence[Callback] = ()) -> RunFolder:
-    """Run an experiment over a grid, and return its run folder.
+def execute(
+    grid: Grid,
+    experiment: Experiment,
+    data_dir: Path,
+    listeners: Sequence[Callback] = (),
+    number: int | None = None,
+) -> RunFolder:
+    """Run an experiment over a grid, and return its run folder; ``number`` is Flower's, see :attr:`RunFolder.run`.
 
     Raises FedgraphError for any error.
     """
@@ -100,7 +106,7 @@ def execute(grid: Grid, experiment: Experiment, data_dir: Path, listeners: Seque
         with folder.locked():
             folder.check_unfinished()
             method = ChosenMethod(experiment)
-            folder.begin_or_go_on(experiment, method.may_change)
+            folder.begin_or_go_on(experiment, method.may_change, number)
             log.info("run folder %s", folder.path)
             run = execute_phases if has_phases(method.strategy_class) else execute_rounds
             with tracked(method.resolved(), folder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -72,7 +73,10 @@ class RunFolder:
 
     @cached_property
     def run(self) -> str:
-        """Name of the folder when the run began, under which nodes keep their clients' state."""
+        """Name under which nodes keep the state of their clients: that of the folder when the run began.
+
+        Runs over nodes that others use too have Flower's number after it: their folders may have the same name.
+        """
         with suppress(RunError):
             return str(load_json(self._environment_file).get("run", self.name))
         return self.name
@@ -256,11 +260,12 @@ class RunFolder:
         if differing:
             raise ExperimentError(f"{where}: {self.path} has other [data]: {'; '.join(differing.values())}")
 
-    def begin_or_go_on(self, experiment: Experiment, own: Collection[str] = ()) -> None:
+    def begin_or_go_on(self, experiment: Experiment, own: Collection[str] = (), number: int | None = None) -> None:
         """Record the experiment of a new run, or check that a run with a checkpoint goes on with the same one.
 
         Permitted changes are written into ``experiment.toml`` and into the notes of the run, which also name the
-        user's modules that have changed. Arguments and errors are those of :meth:`check_goes_on`.
+        user's modules that have changed. ``number`` is Flower's number of the run, see :attr:`run`. Other arguments and
+        errors are those of :meth:`check_goes_on`.
         """
         if self.checkpoint.exists():
             self.notes += notes(self.check_goes_on(experiment, own))
@@ -277,9 +282,17 @@ class RunFolder:
             self.begun_with.parent.mkdir(exist_ok=True)
             write_atomically(self.begun_with, experiment.as_toml().encode())
             write_atomically(self._code, _json(code_of(experiment)))
-            write_atomically(self._environment_file, _json(self._environment | {"run": self.name}))
+            write_atomically(self._environment_file, _json(self._environment | {"run": self._new_name(number)}))
+            vars(self).pop("run", None)
         if load_experiment(self.path / "experiment.toml").as_dict() != experiment.as_dict():
             write_atomically(self.path / "experiment.toml", experiment.as_toml().encode())
+
+    def _new_name(self, number: int | None) -> str:
+        """Return the name of a run that begins; one that begins again keeps its name, by which nodes count releases."""
+        known = re.fullmatch(rf"{re.escape(self.name)}-run-\d+", self.run)
+        if known or number is None:
+            return known[0] if known else self.name
+        return f"{self.name}-run-{number}"
 
     def check_goes_on(self, experiment: Experiment, own: Collection[str] = ()) -> dict[str, tuple[str, str]]:
         """Check that a run with a checkpoint goes on with the same experiment; see :mod:`fedgraph.runs.resuming`.

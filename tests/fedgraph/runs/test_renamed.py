@@ -6,6 +6,11 @@ import shutil
 import pytest
 
 import fedgraph
+from fedgraph.clients.app import app
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.federation.grids.in_process import LocalGrid
+from fedgraph.runs.folder import RunFolder
+from fedgraph.strategies.app import serve
 
 
 @pytest.fixture
@@ -100,6 +105,55 @@ def test_moments_of_optimisers_and_counts_of_releases_are_state_too(digits_table
     file.write_text(re.sub(r"(?m)^rounds = 1$", "rounds = 2", file.read_text()))
     notes = fedgraph.resume(path, progress=False).summary["notes"]
     assert any(f"no longer had their state ('{purpose}')" in note for note in notes)
+
+
+# ---- nodes that several runs use
+
+
+class Between(LocalGrid):
+    """A grid on which something happens once, before the nodes are asked to train in round 2."""
+
+    def __init__(self, state, happens=lambda: None):
+        super().__init__(app, [{"partition-id": 0, "num-partitions": 1, "state-dir": str(state)}])
+        self._happens = happens
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        if any((each.metadata.message_type, each.metadata.group_id) == ("train", "2") for each in messages):
+            happens, self._happens = self._happens, lambda: None
+            happens()
+        return super().send_and_receive(messages)
+
+
+def test_runs_whose_folders_have_the_same_name_keep_states_of_their_own(digits_tables, tmp_path):
+    """As two researchers may begin them in the same second, on the same nodes."""
+    digits_tables["experiment"] |= {"method": "fedper", "seed": 1}
+
+    def begin(number, state, happens=lambda: None, **head):
+        tables = {**digits_tables, "experiment": {**digits_tables["experiment"], **head}}
+        folder = RunFolder.create(parse_experiment(tables), tmp_path / str(number))
+        folder = RunFolder(folder.path.rename(folder.path.with_name("run")))
+        config = {"experiment": str(folder.path / "experiment.toml"), "set": f"output.resume={folder.path}"}
+        return serve(Between(state, happens), config, number=number).summary()
+
+    alone, other = begin(1, tmp_path / "alone"), []
+    state = tmp_path / "state"
+    both = begin(2, state, lambda: other.append(begin(3, state, seed=2)))
+    assert both["per_client"] == alone["per_client"]
+    assert other[0]["per_client"] == begin(4, tmp_path / "other", seed=2)["per_client"]
+    assert [summary["run"] for summary in (both, *other)] == ["run-run-2", "run-run-3"]
+
+
+def test_a_run_that_begins_again_keeps_its_name_at_nodes(digits_tables, tmp_path):
+    experiment = parse_experiment(digits_tables)
+    folder = RunFolder.create(experiment, tmp_path)
+    folder.begin_or_go_on(experiment, number=5)
+    again = RunFolder(folder.path)
+    again.begin_or_go_on(experiment, number=6)
+    assert folder.run == again.run == f"{folder.name}-run-5"
+    renamed = RunFolder(folder.path.rename(tmp_path / "renamed"))
+    renamed.begin_or_go_on(experiment, number=7)
+    assert renamed.run == "renamed-run-7"
 
 
 # ---- finished runs
