@@ -15,6 +15,7 @@ from fedgraph.privacy.noise import NoiseSettings, release
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.files import locked
 from fedgraph.support.randomness import generator
+from fedgraph.training import ClientState
 
 log = logging.getLogger("fedgraph")
 
@@ -84,12 +85,14 @@ class UpdateRelease:
         node.state_dir.mkdir(parents=True, exist_ok=True)
         with locked(node.state_dir / f"{_PURPOSE}.lock"):
             state = node.state(request.run, _PURPOSE)
-            # Not the state after a round: a counter is never reset.
-            spent = state.load(request.clients, 1, {"spent": torch.zeros(1)})["spent"]
+            # Not the state after an earlier round, but the last one: a counter is never reset.
+            spent = state.load(request.clients, ClientState.LAST, {"spent": torch.zeros(1)})["spent"]
             over = [name for name, count in zip(request.clients, spent, strict=True) if count >= self.privacy.releases]
             if over:
                 raise ReplyError(
                     f"{', '.join(over)}: released {self.privacy.releases} times, the limit of this experiment; set "
                     "releases to the number of rounds, plus rounds that may be repeated"
                 )
-            state.save(request.clients, 0, {"spent": spent + 1}, keep_from=1)
+            # The round tells the server whether the counter is still there, and must not hide it from the next load.
+            after = min(max(request.round, 0), ClientState.LAST - 1)
+            state.save(request.clients, after, {"spent": spent + 1}, keep_from=ClientState.LAST)

@@ -79,6 +79,8 @@ class ClientState:
 
     MEASURED: ClassVar[str] = "measured"
     """Purpose of the models evaluated last, if the server does not have them."""
+    LAST: ClassVar[int] = 1 << 40
+    """A round after all others, to load what was saved last, whatever its round."""
 
     def __init__(self, folder: Path, run: str, purpose: str) -> None:
         self._folder = folder / file_name(run) / purpose

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import quoted
@@ -23,7 +24,7 @@ class KeptStates:
 
     def __init__(self) -> None:
         self._last: dict[str, dict[str, int]] = {}
-        self._lost: list[str] = []
+        self._lost: list[_Loss] = []
 
     def update(self, server_round: int, replies: Replies) -> None:
         """Record what was saved in an exchange of a round, and warn about what nodes should have found."""
@@ -33,27 +34,43 @@ class KeptStates:
             lost = [name for name, each in found.items() if each < last.get(name, -1) <= server_round]
             for name in lost:
                 last[name] = found[name]
-            if lost:
-                self._lost.append(_words(purpose, sorted(lost), found, server_round))
-                log.warning("%s; %s", self._lost[-1], _ADVICE)
+            new = [_Loss(server_round, purpose, found[name], name) for name in sorted(lost)]
+            for words in _in_words(new):
+                log.warning("%s; %s", words, _ADVICE)
+            self._lost += new
         for purpose, saved in replies.saved.items():
             self._last.setdefault(purpose, {}).update(saved)
 
     def notes(self) -> list[str]:
-        """Return a sentence for each loss, for the notes of the run."""
-        return list(self._lost)
+        """Return a sentence for each round, purpose and kind of loss, for the notes of the run."""
+        return _in_words(self._lost)
 
     def state(self) -> State:
         """Return the record for a resumed run."""
-        return {"last": self._last, "lost": self._lost}
+        return {"last": self._last, "lost": [list(each) for each in self._lost]}
 
     def load_state(self, state: State) -> None:
         """Restore what :meth:`state` returned; runs of older versions have nothing."""
-        self._last, self._lost = dict(state.get("last", {})), list(state.get("lost", ()))
+        self._last = dict(state.get("last", {}))
+        self._lost = [_Loss(*each) for each in state.get("lost", ())]
 
 
-def _words(purpose: str, lost: Sequence[str], found: Mapping[str, int], server_round: int) -> str:
-    whose, older = f"round {server_round}: the nodes of {quoted(lost)}", {found[name] for name in lost} - {-1}
-    if older:
-        return f"{whose} had an older state, of round {min(older)} ('{purpose}'), and went on from it"
-    return f"{whose} no longer had their state ('{purpose}'), and went on without it"
+class _Loss(NamedTuple):
+    """State of a client that its node lacked in a round; ``found`` is the round of an older one, -1 for none."""
+
+    round: int
+    purpose: str
+    found: int
+    client: str
+
+
+def _in_words(lost: Sequence[_Loss]) -> list[str]:
+    clients: dict[tuple[int, str, int], list[str]] = {}
+    for each in lost:
+        clients.setdefault(each[:3], []).append(each.client)
+    return [
+        f"round {server_round}: the nodes of {quoted(sorted(names))} "
+        + (f"had an older state, of round {found} " if found >= 0 else "no longer had their state ")
+        + f"('{purpose}'), and went on {'from' if found >= 0 else 'without'} it"
+        for (server_round, purpose, found), names in clients.items()
+    ]

@@ -80,31 +80,32 @@ def test_runs_that_lose_nothing_note_nothing(digits_tables, tmp_path, method):
     assert not [note for note in run.summary.get("notes", ()) if "state" in note]
 
 
-@pytest.mark.parametrize(
-    ("method", "purpose", "tables"),
-    [
-        ("sfl", "optimiser", {"train": {"momentum": 0.5, "keep-optimizer": True}}),
-        (
-            "ipa",
-            "releases",
-            {
-                "evaluation": {"splits": []},
-                "ipa": {"privacy": {"clip-norm": 1.0, "epsilon": 5.0, "delta": 1e-4, "releases": 6}},
-            },
-        ),
-    ],
-)
-def test_moments_of_optimisers_and_counts_of_releases_are_state_too(digits_tables, tmp_path, method, purpose, tables):
-    digits_tables["experiment"] |= {"method": method, "rounds": 1}
-    for name, table in tables.items():
-        digits_tables[name] = digits_tables.get(name, {}) | table
+@pytest.mark.parametrize("turns", ["sequential", "simultaneous"])
+def test_counters_of_releases_are_noted_when_they_are_gone_and_not_before(digits_tables, tmp_path, turns):
+    privacy = {"clip-norm": 1.0, "epsilon": 8.0, "releases": 9}
+    digits_tables["experiment"] |= {"method": "ipa", "rounds": 2}
+    digits_tables["data"]["test"] = "shared"
+    digits_tables |= {"evaluation": {"splits": ["test"]}, "ipa": {"turns": turns, "privacy": privacy}}
+    run = fedgraph.run(digits_tables, out=tmp_path, progress=False)
+    assert "notes" not in run.summary
+    file = run.path / "experiment.toml"
+    file.write_text(re.sub(r"(?m)^rounds = 2$", "rounds = 3", file.read_text()))
+    (run.path / "summary.json").unlink()
+    shutil.rmtree(run.path / "nodes")
+    notes = [note for note in fedgraph.resume(run.path, progress=False).summary["notes"] if "('releases')" in note]
+    assert notes == [f"round 3: the nodes of {CLIENTS} no longer had their state ('releases'), and went on without it"]
+
+
+def test_the_moments_of_optimisers_are_state_too(digits_tables, tmp_path):
+    digits_tables["experiment"]["rounds"] = 1
+    digits_tables["train"] = {**digits_tables["train"], "momentum": 0.5, "keep-optimizer": True}
     path = fedgraph.run(digits_tables, out=tmp_path, progress=False).path
     (path / "summary.json").unlink()
     shutil.rmtree(path / "nodes")
     file = path / "experiment.toml"
     file.write_text(re.sub(r"(?m)^rounds = 1$", "rounds = 2", file.read_text()))
     notes = fedgraph.resume(path, progress=False).summary["notes"]
-    assert any(f"no longer had their state ('{purpose}')" in note for note in notes)
+    assert any("no longer had their state ('optimiser')" in note for note in notes)
 
 
 # ---- nodes that several runs use
