@@ -205,20 +205,24 @@ class FedNGMClient(Configured[FedNGMSettings]):
     def finish(self) -> list[str]:
         """Score the predictions of the targets by the global, own and personal model of each client.
 
-        The personal model, or else the global one, is saved in this node's model folder as
-        ``graphical/<run>/<client>.safetensors``, for ``GraphicalModel.load``. An own model is not scored if the state
-        folder no longer has it.
+        A client whose own model is no longer on this node, or only one of an earlier round, has no scores of it. The
+        personal model, or else the global one, is saved in this node's model folder as
+        ``graphical/<run>/<client>.safetensors``, for ``GraphicalModel.load``.
         """
+        rounds, state = self.settings.rounds, self._state
         empty = {"parameters": torch.zeros(self._network_of_fit.layout.num_parameters)}
-        state = self._state
-        own = state.load(self.clients, self.settings.rounds + 1, empty)["parameters"]
-        rows = (own[place : place + 1] if state.found[name] >= 0 else None for place, name in enumerate(self.clients))
-        return [scores_as_text(self._finished(name, local)) for name, local in zip(self.clients, rows, strict=True)]
+        own = state.load(self.clients, rounds + 1, empty)["parameters"]
+        if lost := [name for name in self.clients if state.found[name] != rounds]:
+            log.warning("the state folder no longer has the models of round %d of %s", rounds, quoted(lost))
+        return [
+            scores_as_text(self._finished(name, None if name in lost else local[None]))
+            for name, local in zip(self.clients, own, strict=True)
+        ]
 
     # ---- one client ------------------------------------------------------------------------------------------------
 
     def _finished(self, name: str, local: Tensor | None) -> dict[str, float]:
-        """Return the metrics of one client; ``local`` is its own model ``[1, parameters]``, if it is known."""
+        """Return the metrics of one client; ``local`` is its own model ``[1, parameters]``, if there still is one."""
         parameters = self._global(self._network)
         rows = self._rows(name, self.common)
         given = self._given(parameters, rows.encoding)

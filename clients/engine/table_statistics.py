@@ -28,7 +28,7 @@ from fedgraph.federation import listed
 from fedgraph.graphical import Consent, SharedStatistics, check_consent, shared_statistics
 from fedgraph.graphical.recovery import UnitSums, with_noise
 from fedgraph.privacy.secret import KeyPair, masked
-from fedgraph.support.errors import DataError, IdentityError, ReplyError
+from fedgraph.support.errors import DataError, IdentityError, ReplyError, quoted
 from fedgraph.support.files import file_name, json_digest, load_state, save_state, write_atomically
 from fedgraph.training import ClientState
 
@@ -112,6 +112,11 @@ class TableStatistics:
         if self.request.keys is None:
             raise ReplyError("the request for sums lacks the keys of masks")
         private = self._secrets.load(self.clients, 1, {"private": torch.zeros(32, dtype=torch.uint8)})["private"]
+        if gone := [name for name, row in zip(self.clients, private, strict=True) if not row.any()]:
+            raise ReplyError(
+                f"the node no longer has the keys of masks of {quoted(gone)}: its state folder was removed, or the "
+                "sums were asked for twice"
+            )
         self._secrets.save(self.clients, 0, {"private": torch.zeros_like(private)}, 0)
         pairs = [KeyPair.from_private_bytes(bytes(row.tolist())) for row in private]
         by_client = zip(found, self.clients, pairs, strict=True)

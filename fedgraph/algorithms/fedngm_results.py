@@ -86,7 +86,7 @@ def build_outcome(
         *without_neighbours(graph, targets, settings.recovery),
         *([] if truth is None else [against_truth(graph, truth)]),
         *without_ranges(found.encoding),
-        *_lost_models(found.scores),
+        *without_own_models(found.scores),
     ]
     samples = draw(network, parameters, _LOOKED_AT, [SERVER], seed, settings=settings.sampling)
     strengths = dependencies(network, parameters, derivatives(network, parameters, samples))
@@ -106,11 +106,6 @@ def build_outcome(
         tuple(found.scores), measured, target_metrics(list(found.scores.values()), targets), parameters[0],
         settings.rounds, facts, {name: values[0] for name, values in network.state(parameters).items()}, files,
     )  # fmt: skip
-
-
-def _lost_models(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
-    lost = [name for name, own in scores.items() if own and not any(metric.endswith("-local") for metric in own)]
-    return [f"the nodes of {quoted(lost)} no longer had the model of their own rows (-local)"] if lost else []
 
 
 def consent_to(what: str) -> str:
@@ -177,6 +172,17 @@ def without_ranges(encoding: Encoding) -> list[str]:
         f"the model file has no range of {', '.join(encoding.without_range)}, as each client has its own: only the "
         "other features can be used, unless GraphicalModel.load is given ranges; for common ones, set source of "
         f'[fedngm.scaling], as to "shared-ranges", which {consent_to("ranges")}'
+    ]
+
+
+def without_own_models(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return a note on clients whose nodes have lost their own models, so that these could not be scored."""
+    lost = [client for client, own in scores.items() if own and not any(name.endswith("-local") for name in own)]
+    if not lost:
+        return []
+    return [
+        f"no scores of the own models (-local) of {quoted(lost)}: their nodes no longer had these models, or only "
+        "those of an earlier round"
     ]
 
 

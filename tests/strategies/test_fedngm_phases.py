@@ -201,11 +201,11 @@ def test_every_client_keeps_a_model_that_can_be_asked(table_tables, run_experime
     table_tables["fedngm"] |= keys
     models = {"model-dir": str(tmp_path / "models")}
     configs = [{"partition-id": place, "num-partitions": 2, **models} for place in range(2)]
-    folder = run_experiment(table_tables, node_configs=configs).path
+    folder = run_experiment(table_tables, node_configs=configs)
     source = client_table_source(open_source(parse_experiment(table_tables).data, tmp_path), "fedngm")
-    scores = RunFolder.open(folder).summary()["per_client"]["test"]
+    scores = folder.summary()["per_client"]["test"]
     for name, private in (("east", "ecg"), ("north", None), ("west", "dose")):
-        model = GraphicalModel.load(tmp_path / "models" / "graphical" / folder.name / f"{name}.safetensors")
+        model = GraphicalModel.load(tmp_path / "models" / "graphical" / folder.run / f"{name}.safetensors")
         held = source.load_table(name)
         rows = held.part("test")
         suffix = "-personal" if private else ""
@@ -685,6 +685,57 @@ def test_who_is_lost_takes_its_masks_with_it_and_the_others_begin_again(summed, 
     assert ("height", "weight") in read_feature_graph(folder.path / "feature-graph.json").edges
 
 
+class LosesState(Listener):
+    """Clients whose node, before it is asked in a phase, gets the state folder that it had when asked in another."""
+
+    def __init__(self, phase, before=None):
+        super().__init__()
+        self.phase, self.before, self.backup = phase, before, None
+
+    def __call__(self, message, context):
+        request = PhaseRequest.unpack(check_content(message.content))
+        state = Path(context.node_config["state-dir"])
+        if context.node_config["clients"] == "west":
+            if (request.phase, request.round) == self.before:
+                self.backup = shutil.copytree(state, state.with_name("backup"))
+            if request.phase == self.phase:
+                shutil.rmtree(state)
+                if self.backup is not None:
+                    shutil.copytree(self.backup, state)
+        return super().__call__(message, context)
+
+
+def nodes_with_states(tmp_path):
+    return [{"clients": name, "state-dir": str(tmp_path / "state" / name)} for name in NAMES]
+
+
+def test_keys_of_masks_that_are_gone_are_said_to_be(summed, run_experiment, tmp_path):
+    summed["fedngm"]["recovery"]["masks"] = True
+    with pytest.raises(RunError, match="west: the node no longer has the keys of masks of 'west'"):
+        run_experiment(summed, node_configs=nodes_with_states(tmp_path), client=LosesState("sums"))
+    summed["experiment"] |= {"on-missing": "skip", "min-clients": 2}
+    client = LosesState("sums")
+    folder = run_experiment(summed, node_configs=nodes_with_states(tmp_path), client=client)
+    assert set(client.requests[-1].graph.names) <= set(COMMON)
+    assert list(folder.summary()["per_client"]["test"]["weight-mae"]) == ["east", "north"]
+
+
+@pytest.mark.parametrize("before", [None, ("fit", 2)])
+def test_own_models_that_are_gone_or_older_have_no_scores(table_tables, run_experiment, tmp_path, before):
+    """All else is as if they were there, which a note says."""
+    table_tables["fedngm"] |= {"ngm": {"epochs": 2, "hidden": 4}, "global-model": "average", "rounds": 2}
+    known = run_experiment(table_tables, node_configs=nodes_with_states(tmp_path / "known")).summary()
+    assert not [note for note in known.get("notes", ()) if "own model" in note]
+    nodes = nodes_with_states(tmp_path)
+    found = run_experiment(table_tables, node_configs=nodes, client=LosesState("finish", before)).summary()
+    (note,) = [note for note in found["notes"] if "own model" in note]
+    assert note.startswith("no scores of the own models (-local) of 'west': their nodes no longer had these models")
+    for name, values in known["per_client"]["test"].items():
+        own = found["per_client"]["test"][name]
+        assert own["east"] == values["east"]
+        assert own.get("west") == (None if name.endswith("-local") else values["west"])
+
+
 @pytest.mark.slow
 def test_questions_with_half_of_the_values_hidden_are_alike_for_all_models(table_tables, run_experiment):
     table_tables["fedngm"] |= {"hidden": 0.5, "yardsticks": True, "targets": ["weight", "ill"]}
@@ -693,18 +744,3 @@ def test_questions_with_half_of_the_values_hidden_are_alike_for_all_models(table
         assert test[f"weight-mae{model}"]["mean"] < test[f"hidden-weight-mae{model}"]["mean"]
         assert 0.5 < test[f"hidden-ill-auc{model}"]["mean"] < test[f"ill-auc{model}"]["mean"] + 0.05
     assert test["hidden-weight-mae"]["mean"] < 8, "better than the mean of everybody"
-
-
-def test_own_models_that_nodes_have_lost_are_noted(table_tables, run_experiment, monkeypatch):
-    finish = fedngm.FedNGMClient.finish
-
-    def without_state(client):
-        shutil.rmtree(client.node.state_dir, ignore_errors=True)
-        return finish(client)
-
-    monkeypatch.setattr(fedngm.FedNGMClient, "finish", without_state)
-    summary = run_experiment(table_tables).summary()
-    note = "the nodes of 'east', 'north', 'west' no longer had the model of their own rows (-local)"
-    assert note in summary["notes"]
-    assert "weight-mae" in summary["metrics"]["test"]
-    assert not [name for name in summary["metrics"]["test"] if name.endswith("-local")]

@@ -140,7 +140,7 @@ def by_hand(network, embeddings, present):
 def kept_models(folder):
     """The owners' models as kept by their nodes after the last step, ``[owners, parameters]``."""
     empty = {"parameters": torch.zeros(HIDDEN * 17 + 10 * (HIDDEN + 1))}
-    return ClientState(folder.path / "nodes", folder.name, "vertical-0").load(NAMES, 10**6, empty)["parameters"]
+    return ClientState(folder.path / "nodes", folder.run, "vertical-0").load(NAMES, 10**6, empty)["parameters"]
 
 
 @pytest.mark.process
