@@ -190,11 +190,11 @@ class SecretClient(Configured[F3SecretSettings]):
             context = Context(request.run, owner, request.aggregator, bound)
             try:
                 opened = open_sealed(keys, request.sealed[owner].numpy().tobytes(), context)
+                shares[row, places, :size] = field.from_bytes(opened, (len(named), size))
             except ReplyError as error:
                 log.warning("%s", error)
                 unopened.append(owner)
                 continue
-            shares[row, places, :size] = field.from_bytes(opened, (len(named), size))
             applied.append((AppliedMaps(folder, owner, model, size), named, request.projections[row, :, :size]))
         # Only after all shares are opened: a request that is not computed costs nothing.
         if unopened:

@@ -30,7 +30,7 @@ from fedgraph.algorithms.phases import Consult, Opening, Outcome, Phase, PhaseRu
 from fedgraph.fusion import FittedFusion, JoinedSamples, SecretFusion, Stages
 from fedgraph.messages import EmbedRequest
 from fedgraph.privacy.secret import fingerprint, odd_one_out
-from fedgraph.support.errors import ExperimentError, IdentityError, RunError
+from fedgraph.support.errors import ExperimentError, IdentityError, RunError, quoted
 
 log = logging.getLogger("fedgraph")
 
@@ -88,13 +88,14 @@ class F3Secret(OwnersAlgorithm[F3SecretSettings]):
             joined = yield from unchanged(fusion, joined.without(unopened), settings.samples)
             sealed = {owner: parts for owner, parts in sealed.items() if owner not in unopened}
             stages = secret.stages(joined.present)
-        shares, points = self._agreeing(shares, tuple(nodes), run.tolerant)
-        prediction = secret.prediction(stages, torch.stack(list(shares.values())), points)
+        agreeing, points = self._agreeing(shares, tuple(nodes), run.tolerant)
+        prediction = secret.prediction(stages, torch.stack(list(agreeing.values())), points)
         facts = {
             "bytes_per_owner": max(each.numel() for each in sealed.values()),
             "aggregators": {name: fingerprint(key) for name, key in public.items()},
-            "aggregators_used": list(shares),
+            "aggregators_used": list(agreeing),
             "probability_error_bound": secret.error_bound(stages),
+            "notes": self._notes(tuple(nodes), shares, agreeing),
         }
         return predicted(settings, fusion, joined, prediction, facts)
 
@@ -212,11 +213,30 @@ class F3Secret(OwnersAlgorithm[F3SecretSettings]):
         left, point_of = dict(shares), {name: place for place, name in enumerate(aggregators, 1)}
         points = [point_of[name] for name in left]
         odd = odd_one_out(torch.stack(list(left.values())), points, self.settings.threshold)
-        if odd is not None and tolerant:
+        if odd is not None:
             name = list(left)[odd]
+            if not tolerant:
+                raise RunError(
+                    f"the shares of the aggregators contradict each other: those of '{name}' do not fit those of all "
+                    'others. [experiment] on-missing = "skip" goes on without it'
+                )
             log.warning("the shares of aggregator %s contradict those of all others, and are left out", name)
             del left[name], points[odd]
         return left, points
+
+    def _notes(
+        self, aggregators: Sequence[str], answered: Mapping[str, Tensor], used: Mapping[str, Tensor]
+    ) -> list[str]:
+        """Return notes on aggregators that the result is without, and whether a false share could be found out."""
+        notes, threshold = [], self.settings.threshold
+        if odd := [name for name in answered if name not in used]:
+            notes.append(f"the shares of aggregator {quoted(odd)} contradicted those of all others, and were left out")
+        if lost := [name for name in aggregators if name not in answered]:
+            unchecked = f"; from no more than {threshold}, it cannot be found out if one computed something else"
+            notes.append(
+                f"nothing usable from aggregator {quoted(lost)}{unchecked if len(answered) == threshold else ''}"
+            )
+        return notes
 
 
 @dataclass(frozen=True)

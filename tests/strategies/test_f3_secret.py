@@ -9,7 +9,9 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
+from fedgraph.clients import f3_secret
 from fedgraph.clients.app import app as client_app
+from fedgraph.clients.f3_secret import SecretClient
 from fedgraph.messages import check_content, error_content
 from fedgraph.messages.array_records import to_record
 from fedgraph.messages.embeddings import EmbedReply
@@ -219,6 +221,9 @@ def test_an_aggregator_that_does_not_answer_is_done_without(trained):
         found = trained(client=Wire(silent(name)))
         assert found.summary()["aggregators_used"] == others
         np.testing.assert_array_equal(numbers(found), numbers(whole))
+        (note,) = found.summary()["notes"]
+        assert note.startswith(f"nothing usable from aggregator '{name}'; from no more than 2, it cannot be found out")
+    assert not whole.summary()["notes"]
     with pytest.raises(RunError, match=r"1 came \(east: gone; west: gone\)"):
         trained(client=Wire(silent("east", "west")))
 
@@ -242,7 +247,9 @@ def test_two_aggregators_more_than_needed_do_without_one_that_computes_something
     found = trained(client=Wire(cheating), configs=four, aggregators=4, experiment={"on-missing": "skip"})
     assert found.summary()["aggregators_used"] == ["east", "south", "west"]
     np.testing.assert_array_equal(numbers(found), numbers(whole))
-    with pytest.raises(RunError, match="contradict each other"):
+    (note,) = found.summary()["notes"]
+    assert note == "the shares of aggregator 'north' contradicted those of all others, and were left out"
+    with pytest.raises(RunError, match="contradict each other: those of 'north' .*on-missing = \"skip\" goes on"):
         trained(client=Wire(cheating), configs=four, aggregators=4)
 
 
@@ -282,6 +289,25 @@ def test_an_owner_whose_seals_too_few_can_open_is_left_out_where_some_may_be_abs
     one = trained(client=Wire(tampering(1)), experiment=skip)
     assert one.summary()["aggregators_used"] == ["east", "west"]
     np.testing.assert_array_equal(numbers(one), numbers(whole))
+
+
+def test_an_owner_whose_shares_are_no_numbers_of_the_field_is_left_out_alone(trained, monkeypatch):
+    sealed = SecretClient._sealed
+
+    def spoilt(self, owner, clear, request):
+        with pytest.MonkeyPatch.context() as patch:
+            if owner == "patch-1-1":
+                patch.setattr(f3_secret.field, "to_bytes", lambda share: b"\xff" * (8 * share.numel()))
+            return sealed(self, owner, clear, request)
+
+    skip = {"on-missing": "skip"}
+    away = trained("f3-inference", configs=[HOSTS[0], {"clients": "patch-1-0"}], experiment=skip)
+    monkeypatch.setattr(SecretClient, "_sealed", spoilt)
+    found = trained(experiment=skip)
+    assert [row["key"] for row in rows(found)] == [row["key"] for row in rows(away)]
+    assert np.abs(numbers(found) - numbers(away)).max() < 0.01
+    with pytest.raises(RunError, match="are needed, but 0 came .*of patch-1-1"):
+        trained()
 
 
 def test_the_server_cannot_tell_an_aggregator_of_other_samples(trained):

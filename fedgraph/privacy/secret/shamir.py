@@ -146,8 +146,9 @@ def reconstruct(shares: Tensor, points: Sequence[int], threshold: int) -> Tensor
     contradiction = _contradiction(shares, points, threshold)
     if contradiction is not None:
         raise RunError(
-            f"the shares of the aggregators {contradiction} contradict each other: one of them computed something else "
-            f"or was tampered with; with {threshold + 2} or more, it would be known which"
+            f"the shares of the aggregators {contradiction} contradict each other (numbers are those of the names in "
+            f"order): one of them computed something else or was tampered with; with {threshold + 2} or more, it would "
+            "be known which, if only one did"
         )
     return _at(0, shares[:threshold], points[:threshold])
 
