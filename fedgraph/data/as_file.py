@@ -15,8 +15,8 @@ from fedgraph.data.graphs import are_graphs, save_graphs
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import replacing
 
-INDEX = {"M": "time"}
-"""Column name of a data frame's unnamed index, by the kind of its values."""
+UNNAMED_INDEX = "__index_level_{}__"
+"""Column name of an unnamed level of an index, as in Parquet files of pandas; tables leave such columns out."""
 
 
 def as_file(data: Any, folder: Path, name: str = "data", where: str = "the input") -> Path:
@@ -28,7 +28,7 @@ def as_file(data: Any, folder: Path, name: str = "data", where: str = "the input
     Parameters
     ----------
     data : str, Path, data frame, list of dict, array, Tensor or graphs
-        A data frame of pandas becomes a Parquet file, with its index as the first column where that is not just
+        A data frame of pandas becomes a Parquet file, with its index as the first column unless that is unnamed whole
         numbers; of other libraries, or anything that exports its columns to Arrow; so does a list of dicts, one for
         each row. An array, or a tensor, becomes an .npz file: images, the inputs of a custom data set, or rows of a
         table. A graph of PyTorch Geometric, a list of them, or a dict of either by client, becomes a .pt file.
@@ -67,7 +67,7 @@ def _flat(frame: Any) -> Any:
     frame = frame.rename(columns=str)
     index = frame.index
     if index.dtype.kind not in "iu" or index.name is not None:
-        name = index.name or INDEX.get(index.dtype.kind, "index")
-        frame = frame.reset_index(names=[str(name)] if index.nlevels == 1 else None)
+        names = [UNNAMED_INDEX.format(level) if name is None else str(name) for level, name in enumerate(index.names)]
+        frame = frame.reset_index(names=names)
     truths = {column: frame[column].map({True: "True", False: "False"}) for column in frame.select_dtypes("bool")}
     return frame.assign(**truths)

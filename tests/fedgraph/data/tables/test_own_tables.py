@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedgraph.data import open_source, parse_data
+from fedgraph.data import as_file, open_source, parse_data
 from fedgraph.data.own import OwnData
 from fedgraph.support.errors import DataError, ExperimentError
 
@@ -116,6 +116,29 @@ def test_the_index_of_a_data_frame_is_no_feature(tmp_path, frames):
         "age",
         "chol",
     )
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        [f"p{row}" for row in range(40)],
+        DRAWS.random(40),
+        pd.date_range("2024", periods=40),
+        pd.MultiIndex.from_product([range(20), ["left", "right"]]),
+    ],
+    ids=["texts", "numbers", "times", "levels"],
+)
+def test_an_unnamed_index_of_a_data_frame_in_memory_is_no_feature(tmp_path, frames, index):
+    frame = frames["hungary"]
+    frame.index = index
+    table = {"set": "table", "path": str(as_file(frame, tmp_path)), "label": "num", "clients": 2}
+    assert open_source(parse_data(table), tmp_path).load(["client-0"]).task.features == ("age", "chol")
+
+
+def test_a_named_index_of_a_data_frame_in_memory_is_a_column(tmp_path, frames):
+    frame = frames["hungary"].set_index(pd.Index(["a", "b"] * 20, name="site"))
+    table = {"set": "table", "path": str(as_file(frame, tmp_path)), "label": "num", "client-column": "site"}
+    assert open_source(parse_data(table), tmp_path).client_names() == ["a", "b"]
 
 
 def test_names_of_clients_are_texts(tmp_path, frames):
