@@ -63,8 +63,8 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     owners : mapping or int, optional
-        Columns of each owner when X is a single array: by owner a slice, or a list of positions or of names; or a
-        number of equal parts.
+        Columns of each owner when X is a single array: by owner a slice, a list of positions or of names, or a mask;
+        or a number of equal parts.
     graph : str or ClientGraph, default "icdf"
         As in ``[f3]``; a ClientGraph over the owners corresponds to ``graph = "given"``.
     members, reference_options : mapping, optional
@@ -221,10 +221,14 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         return pd.Series(found, pd.Index(samples.ids))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy of predictions of X; the labels y take any form that ``fit`` accepts."""
+        """Return the accuracy of predictions of X; the labels y take any form that ``fit`` accepts.
+
+        Weights of samples go by id, as labels do, or are in the order of y.
+        """
         check_is_fitted(self)
         samples = self._samples(X, fitting=False)
-        return float(accuracy_score(samples.labels(y), self._decided(samples), sample_weight=sample_weight))
+        weights = samples.weights(sample_weight, y)
+        return float(accuracy_score(samples.labels(y), self._decided(samples), sample_weight=weights))
 
     def save(self, path: str | Path) -> None:
         """Write the model atomically, in the format of a run's ``fusion.safetensors``, with classes and columns."""

@@ -67,14 +67,33 @@ class OwnerSamples:
             if len(values) != len(self):
                 raise ValueError(f"inconsistent numbers of samples: {len(self)} samples, {len(values)} labels")
             return values
-        by_id = _labels_by_id(y)
-        lacking = [str(each) for each in self.ids if each not in by_id]
+        return _given_labels(self._in_order(_by_id(y, "y", "label"), "y", "label"))
+
+    def weights(self, sample_weight: Any, y: Any) -> NDArray[Any] | None:
+        """Return the weights in the order of the samples, ``[samples]``; None for None.
+
+        Raises ValueError when a sample has no weight.
+
+        Parameters
+        ----------
+        sample_weight : weights by id, in the forms of labels by id; or in the order of y.
+        y : the labels, as for :meth:`labels`.
+        """
+        if sample_weight is None or self.ids is None or not (_has_ids(sample_weight) or _has_ids(y)):
+            return None if sample_weight is None else np.asarray(sample_weight)
+        if not _has_ids(sample_weight):
+            sample_weight = (list(_by_id(y, "y", "label")), sample_weight)
+        return np.asarray(self._in_order(_by_id(sample_weight, "sample_weight", "weight"), "sample_weight", "weight"))
+
+    def _in_order(self, by_id: Mapping[Any, Any], name: str, what: str) -> list[Any]:
+        """Return values by id in the order of the samples. Raises ValueError when a sample has none."""
+        lacking = [str(each) for each in self.ids or () if each not in by_id]
         if lacking:
             raise ValueError(
-                f"y has no label for {len(lacking)} of {len(self)} samples: {quoted(lacking, _MOST_NAMED)}; ids and "
-                "their types must be the same as the owners'"
+                f"{name} has no {what} for {len(lacking)} of {len(self)} samples: {quoted(lacking, _MOST_NAMED)}; ids "
+                "and their types must be the same as the owners'"
             )
-        return _given_labels([by_id[each] for each in self.ids])
+        return [by_id[each] for each in self.ids or ()]
 
     def over(self, owners: Sequence[str], sizes: Tensor, columns: Mapping[str, Sequence[str]]) -> OwnerSamples:
         """Return the samples with a column for each of ``owners``, the input of a model over these.
@@ -170,7 +189,7 @@ def owner_columns(owners: Any, num_columns: int, names: Sequence[str] | None) ->
 
     Parameters
     ----------
-    owners : a number of equal parts; or by owner a slice, or a list of positions or of names of columns.
+    owners : a number of equal parts; or by owner a slice, a list of positions or of names of columns, or a mask.
     names : names of the columns, of a data frame.
     """
     if isinstance(owners, (int, np.integer)) and not isinstance(owners, bool):
@@ -196,7 +215,7 @@ def _columns_of_one(owner: str, chosen: Any, num_columns: int, names: Sequence[s
     if isinstance(chosen, slice):
         found = list(range(num_columns))[chosen]
     else:
-        listed = np.atleast_1d(np.asarray(chosen)).tolist()
+        listed = _listed_columns(owner, chosen, num_columns)
         known = list(names) if names is not None else []
         words = [each for each in listed if isinstance(each, str)]
         lacking = [each for each in words if each not in known]
@@ -210,6 +229,18 @@ def _columns_of_one(owner: str, chosen: Any, num_columns: int, names: Sequence[s
     if not found:
         raise ValueError(f"owner '{owner}' has none of the {num_columns} columns of X")
     return found
+
+
+def _listed_columns(owner: str, chosen: Any, num_columns: int) -> list[Any]:
+    """Return positions and names of columns; a mask stands for the positions where it is true."""
+    listed = np.atleast_1d(np.asarray(chosen))
+    if listed.dtype.kind == "b":
+        if listed.shape != (num_columns,):
+            raise ValueError(f"owner '{owner}' has a mask of {len(listed)} columns, but X has {num_columns} columns")
+        return np.flatnonzero(listed).tolist()
+    if listed.dtype.kind == "f" and len(listed):
+        raise ValueError(f"owner '{owner}' has the column {listed[0]}: columns are positions, names or a mask")
+    return listed.tolist()
 
 
 def _placed(
@@ -320,25 +351,25 @@ def _given_labels(y: Any) -> NDArray[Any]:
     return np.asarray(y)
 
 
-def _labels_by_id(y: Any) -> dict[Any, Any]:
-    """Return labels by sample id."""
-    if isinstance(y, Mapping):
-        return dict(zip(_plain_ids(y), y.values(), strict=True))
-    if _is_frame(y):
-        values = y.to_numpy()
-        ids = _plain_ids(y.index)
+def _by_id(given: Any, name: str, what: str) -> dict[Any, Any]:
+    """Return labels, or other values, by sample id; ``name`` and ``what`` are the argument and a value of it."""
+    if isinstance(given, Mapping):
+        return dict(zip(_plain_ids(given), given.values(), strict=True))
+    if _is_frame(given):
+        values = given.to_numpy()
+        ids = _plain_ids(given.index)
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]
-    elif isinstance(y, tuple) and len(y) == 2:
-        ids, values = _plain_ids(y[0]), np.asarray(y[1])
+    elif isinstance(given, tuple) and len(given) == 2:
+        ids, values = _plain_ids(given[0]), np.asarray(given[1])
     else:
         raise ValueError(
-            "samples have ids, but y does not: pass a Series with the ids as index, a mapping of ids to labels, or a "
-            "pair (ids, labels)"
+            f"samples have ids, but {name} does not: pass a Series with the ids as index, a mapping of ids to {what}s, "
+            f"or a pair (ids, {what}s)"
         )
     if values.ndim != 1 or len(values) != len(ids):
-        raise ValueError(f"y has {len(ids)} ids but labels of shape {values.shape}")
+        raise ValueError(f"{name} has {len(ids)} ids but {what}s of shape {values.shape}")
     found = dict(zip(ids, values, strict=True))
     if len(found) < len(ids):
-        raise ValueError("y has more than one label for a sample")
+        raise ValueError(f"{name} has more than one {what} for a sample")
     return found

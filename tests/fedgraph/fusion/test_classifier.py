@@ -113,6 +113,9 @@ def test_samples_are_joined_by_id_whatever_form_owners_have_them_in(iris, classi
     np.testing.assert_allclose(proba.loc[ids].to_numpy(), arrays, rtol=1e-5)
     for given in (dict(zip(ids, y, strict=True)), (ids[::-1], y[::-1]), labels[::-1]):
         assert joined.score({"petals": pair}, given) == joined.score({"petals": pair}, labels)
+    weights = pd.Series(np.where(told == labels[pair[0]], 1.0, 3.0), index=pair[0])
+    expected = (told == labels[pair[0]]).mul(weights).sum() / weights.sum()
+    assert joined.score({"petals": pair}, labels, weights[::-1]) == pytest.approx(expected)
 
 
 def test_labels_without_ids_do_where_all_owners_have_the_same_samples_in_the_same_order(iris, classifier):

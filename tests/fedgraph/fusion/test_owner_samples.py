@@ -40,6 +40,7 @@ def test_columns_of_one_array_are_assigned():
     names = ["age", "weight", "height"]
     chosen = {"a": "age", "b": ["height", "weight"], "c": [-1], "d": slice(1, None)}
     assert owner_columns(chosen, 3, names) == {"a": [0], "b": [2, 1], "c": [-1], "d": [1, 2]}
+    assert owner_columns({"a": [True, False, True]}, 3, names) == {"a": [0, 2]}
     found = from_columns(np.arange(6.0).reshape(2, 3), {"b": [2, 1], "a": [0]})
     assert found.embeddings.tolist() == [[[0, 0], [2, 1]], [[3, 0], [5, 4]]]
 
@@ -76,11 +77,28 @@ def test_what_owners_cannot_have(found, problem):
         ({"a": ["weigth"]}, "'a': 'weigth'"),
         ({"a": [3]}, "'a' .*column 3, .*3 columns"),
         ({"a": slice(3, 5)}, "owner 'a' has none of the 3 columns"),
+        ({"a": [False, False, False]}, "owner 'a' has none of the 3 columns"),
+        ({"a": [True, False]}, "'a' has a mask of 2 columns, but X has 3"),
+        ({"a": [0.5, 1.0]}, r"'a' has the column 0\.5: .*positions, names or a mask"),
     ],
 )
 def test_columns_that_are_not_there(owners, problem):
     with pytest.raises(ValueError, match=problem):
         owner_columns(owners, 3, None)
+
+
+def test_weights_go_to_the_samples_of_their_labels():
+    keyed = from_mapping({"a": ([1, 2], [[1.0], [2.0]]), "b": ([3], [[1.0]])})
+    y = pd.Series(["x", "y", "z", "w"], index=[3, 1, 2, 4])
+    for given in (pd.Series([0.3, 0.1, 0.2], index=[3, 1, 2]), {1: 0.1, 2: 0.2, 3: 0.3}, [0.3, 0.1, 0.2, 0.4]):
+        assert keyed.weights(given, y).tolist() == [0.1, 0.2, 0.3]
+    assert keyed.weights(None, y) is None
+    with pytest.raises(ValueError, match="sample_weight has no weight for 1 of 3 samples: '3'"):
+        keyed.weights({1: 0.1, 2: 0.2}, y)
+    with pytest.raises(ValueError, match="sample_weight has 4 ids but weights of shape"):
+        keyed.weights([0.1, 0.2], y)
+    numbered = from_mapping({"a": [[1.0], [2.0]]})
+    assert numbered.weights(pd.Series([0.1, 0.2], index=[7, 3]), ["x", "y"]).tolist() == [0.1, 0.2]
 
 
 def test_labels_that_do_not_fit():
