@@ -20,9 +20,17 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from fedgraph.data.columns import MISSING, Floats, Table, from_frame, likely_marks, with_embeddings
+from fedgraph.data.columns import (
+    MISSING,
+    Floats,
+    Table,
+    as_category,
+    from_frame,
+    likely_marks,
+    with_embeddings,
+)
 from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, as_dicts, read_values, to_values
-from fedgraph.data.schema import Schema, SchemaSettings, infer_schema
+from fedgraph.data.schema import KindSettings, Schema, SchemaSettings, excluded_columns, infer_schema
 from fedgraph.graph import FeatureGraph
 from fedgraph.graphical.inference import SamplingSettings
 from fedgraph.graphical.learning import EVERYBODY, NGMFit, fit_ngm, fit_ngr, r_squared
@@ -45,9 +53,10 @@ class NeuralGraphicalModel(BaseEstimator):
     Parameters are those of ``[fedngm.ngm]`` in an experiment, and of ``[fedngm.ngr]`` where these differ, with the same
     defaults (``fedgraph keys fedngm.ngm`` explains them); other tables are mappings of their keys.
 
-    Data frames of pandas, polars or pyarrow hold numbers and categories, possibly missing; arrays of numbers are
-    accepted too, with columns x0, x1 and so on. Rows of queries may also be a dict by column, a list of dicts, or a
-    Series; absent columns are unknown. Names that are numbers are converted to text, and may be given as either.
+    Data frames of pandas, polars or pyarrow hold numbers and categories, possibly missing; unordered categories of
+    pandas are such, also where they are numbers. Arrays of numbers are accepted too, with columns x0, x1 and so on.
+    Rows of queries may also be a dict by column, a list of dicts, or a Series; absent columns are unknown. Names that
+    are numbers are converted to text, and may be given as either.
 
     Parameters
     ----------
@@ -149,8 +158,10 @@ class NeuralGraphicalModel(BaseEstimator):
             settings, scaling, about = self._settings(), self._table(ScalingSettings, "scaling"), self._about
             _ = self._draws, self._table(RecoverySettings, "recovery")  # checked before the rows
             table = self._as_table(X, fitting=True)
+            about = _with_kinds_of(X, about)
             schema = self.schema if isinstance(self.schema, Schema) else infer_schema(table, about)
             self._check_targets(schema)
+            _warn_of_empty(schema, table, about)
             _warn_of_marks(schema, table, about)
             training = read_values(table, schema, about)
             if validation is None:
@@ -189,7 +200,7 @@ class NeuralGraphicalModel(BaseEstimator):
     def predict_proba(self, X: Any, target: str | int | None = None) -> Any:
         """Predict the probabilities of the categories of a column, from the others.
 
-        Returns ``[rows, categories]``, with the categories as columns.
+        Returns a data frame ``[rows, categories]``, with the categories as columns and the index of X, if it has one.
 
         Parameters
         ----------
@@ -203,7 +214,7 @@ class NeuralGraphicalModel(BaseEstimator):
             found = self.model_.predict_proba(self._rows(X, [name]), name, sampling=self._draws)
         import pandas as pd
 
-        return pd.DataFrame(found, columns=self._restored(name, np.array(self.schema_[name].categories)))
+        return pd.DataFrame(found, _index_of(X), self._restored(name, np.array(self.schema_[name].categories)))
 
     def conditional(
         self, X: Any, targets: str | int | Sequence[str | int], quantiles: Sequence[float] = (0.05, 0.5, 0.95)
@@ -233,7 +244,8 @@ class NeuralGraphicalModel(BaseEstimator):
     def sample(self, n_samples: int = 1, given: Any = None, random_state: Any = None) -> Any:
         """Draw rows from the model.
 
-        Returns a DataFrame of pandas, with the columns of the rows of ``fit``.
+        Returns a DataFrame of pandas, with the columns of the rows of ``fit``, and the index of ``given`` if that has a
+        row for each.
 
         Parameters
         ----------
@@ -250,7 +262,8 @@ class NeuralGraphicalModel(BaseEstimator):
             drawn = self.model_.sample(n_samples, known, seed_of(random_state), self._draws).to_pandas()
         for name in drawn.columns:
             drawn[name] = self._restored(name, drawn[name])
-        return drawn
+        index = _index_of(given)
+        return drawn if index is None or len(index) != len(drawn) else drawn.set_axis(index, axis=0)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the mean, over ``targets``, of the share of variance that predictions from all others explain (R²).
@@ -422,16 +435,40 @@ class NeuralGraphicalModel(BaseEstimator):
             return values
         import pandas as pd
 
+        if isinstance(kind, pd.CategoricalDtype):
+            found = pd.Series(values, dtype=object).map({as_category(each): each for each in kind.categories})
+            return found.astype(kind) if isinstance(values, pd.Series) else np.array(found.tolist())
         if pd.api.types.is_bool_dtype(kind):
             found = pd.Series(values, dtype=object).map({"True": True, "False": False})
             found = found.astype(kind) if not found.isna().any() else found
         elif pd.api.types.is_numeric_dtype(kind):
             found = pd.to_numeric(pd.Series(values))
-        elif isinstance(kind, pd.CategoricalDtype) and isinstance(values, pd.Series):
-            found = pd.Categorical(values, kind.categories, kind.ordered)
         else:
             return values
         return found if isinstance(values, pd.Series) else np.asarray(found)
+
+
+def _with_kinds_of(frame: Any, about: SchemaSettings) -> SchemaSettings:
+    """Return settings in which unordered categories of a data frame of pandas are such, also where they are numbers."""
+    import pandas as pd
+
+    if not isinstance(frame, pd.DataFrame):
+        return about
+    found = {
+        str(name): KindSettings(kind="binary" if frame[name].nunique() == 2 else "categorical")
+        for name, kind in frame.dtypes.items()
+        if isinstance(kind, pd.CategoricalDtype) and not kind.ordered and kind.categories.dtype.kind in "iuf"
+    }
+    return about.model_copy(update={"kinds": found | about.kinds})
+
+
+def _index_of(rows: Any) -> Any:
+    """Return the index of a data frame of pandas, or the name of a row of one; None for others."""
+    if not hasattr(rows, "iloc"):
+        return None
+    if hasattr(rows, "columns"):
+        return rows.index
+    return None if rows.name is None else [rows.name]
 
 
 def _with_text(rows: Any) -> Any:
@@ -452,6 +489,12 @@ def _value_errors() -> Iterator[None]:
         yield
     except (DataError, ExperimentError, GraphError) as error:
         raise ValueError(str(error)) from error
+
+
+def _warn_of_empty(schema: Schema, table: Table, about: SchemaSettings) -> None:
+    """Warn of columns without any value, which a schema leaves out."""
+    if empty := [name for name, why in excluded_columns(table, about, schema).items() if why == "empty"]:
+        log.warning("columns without any value are left out: %s", quoted(empty))
 
 
 def _warn_of_marks(schema: Schema, table: Table, about: SchemaSettings) -> None:

@@ -17,7 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgraph.data.columns import Floats, Table
-from fedgraph.data.encoding import Encoding, Range, Rows, Scaling, ScalingSettings, as_dicts, as_table, to_values
+from fedgraph.data.encoding import (
+    Encoding,
+    Range,
+    Rows,
+    Scaling,
+    ScalingSettings,
+    as_dicts,
+    as_table,
+    is_missing,
+    to_values,
+)
 from fedgraph.data.schema import Feature, Schema, schema_as_json, schema_from_json
 from fedgraph.graph import FeatureGraph
 from fedgraph.graphical.inference.answers import Categories, Numbers, answers, of_all_categories
@@ -140,7 +150,7 @@ class GraphicalModel:
         if feature.is_number:
             codes = self._in_own_units(found[:, 0], target).round()
             return np.array(feature.categories)[codes.clip(0, len(feature.categories) - 1).astype(int)]
-        return np.array(feature.categories)[of_all_categories(found).argmax(1)]
+        return np.array(feature.categories)[of_all_categories(found, feature).argmax(1)]
 
     def predict_proba(
         self,
@@ -158,7 +168,7 @@ class GraphicalModel:
         feature, units = self._asked(rows, [_single_target(target)])
         if feature.is_scaled:
             raise DataError(f"'{target}' is {feature.kind} and has no probabilities: use predict or conditional")
-        return of_all_categories(self._conditional(units, [target], draws, seed, sampling).mean[0])
+        return of_all_categories(self._conditional(units, [target], draws, seed, sampling).mean[0], feature)
 
     def conditional(
         self,
@@ -191,7 +201,7 @@ class GraphicalModel:
         targets = [targets] if isinstance(targets, str) else list(targets)
         # A value in a dict is given on purpose; a table has all columns.
         reported = [pair for row in as_dicts(rows) for pair in row.items()]
-        given = {name for name, value in reported if value is not None and value is not np.nan}
+        given = {name for name, value in reported if not is_missing(value)}
         if twice := [name for name in targets if name in given]:
             raise DataError(f"{quoted(twice)} cannot be both given and a target: leave it out of one of them")
         _, units = self._asked(rows, targets)

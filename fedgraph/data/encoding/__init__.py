@@ -1,7 +1,7 @@
 """Values of a table with columns of many kinds as numbers, as the units of a network, and back."""
 
 from fedgraph.data.encoding.encoding import Encoding
-from fedgraph.data.encoding.rows import Rows, as_dicts, to_values
+from fedgraph.data.encoding.rows import Rows, as_dicts, is_missing, to_values
 from fedgraph.data.encoding.scaling import (
     Bounds,
     Range,
@@ -28,6 +28,7 @@ __all__ = [
     "as_dicts",
     "as_table",
     "check_shape",
+    "is_missing",
     "may_be_skewed",
     "needs_range",
     "quantile_range",

@@ -92,7 +92,9 @@ def _read(rows: Rows, schema: Schema, ignored: Sequence[str]) -> tuple[Table, in
     dicts = as_dicts(rows)
     if isinstance(rows, Mapping | Sequence) and len(dicts) == (1 if isinstance(rows, Mapping) else len(rows)):
         named = dict.fromkeys(name for row in dicts for name in row)
-        columns = {name: _column([row.get(name) for row in dicts], schema[name]) for name in named}
+        columns = {
+            name: _column([_single(row.get(name), schema[name]) for row in dicts], schema[name]) for name in named
+        }
         return Table(columns, "the rows"), len(dicts)
     try:
         frame = pa.table(rows)
@@ -119,10 +121,29 @@ def _embeddings(schema: Schema) -> set[str]:
 def _column(values: Sequence[Any], feature: Feature) -> pa.Array:
     if feature.kind == "embedding":
         return _embedding(values, feature)
-    present = [None if value is None or value != value else value for value in values]
+    present = [None if is_missing(value) else value for value in values]
     if feature.categories:
         return pa.array([None if value is None else as_category(value) for value in present], pa.string())
     return pa.array([None if value is None else _number(value, feature) for value in present], pa.float64())
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a value is None, NaN, NaT, or NA of pandas."""
+    unequal = value != value
+    # A comparison with NA is NA, and has no truth value.
+    return value is None or (bool(unequal) if isinstance(unequal, bool | np.bool_) else str(unequal) == "<NA>")
+
+
+def _single(value: Any, feature: Feature) -> Any:
+    """Return the value of a feature in a dict. Raises DataError for several."""
+    # Arrays of no dimension have __len__ too.
+    several = hasattr(value, "__len__") and not isinstance(value, str) and np.ndim(value) > 0
+    if several and feature.kind != "embedding":
+        raise DataError(
+            f"'{feature.name}' of a row has {len(value)} values ({type(value).__name__}): a dict is one row; give "
+            "several rows as a data frame or a list of dicts"
+        )
+    return value
 
 
 def _number(value: Any, feature: Feature) -> float:

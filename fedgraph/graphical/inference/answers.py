@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedgraph.data.columns import Floats
 from fedgraph.data.encoding import Encoding
+from fedgraph.data.schema import Feature
 from fedgraph.graphical.inference.conditional import Conditional
 
 
@@ -85,7 +86,7 @@ def answers(
     for name in targets:
         feature, column = encoding.schema[name], position[encoding.schema.slices[name].start]
         if not feature.is_number:
-            shares = of_all_categories(mean[:, column : column + feature.width])
+            shares = of_all_categories(mean[:, column : column + feature.width], feature)
             result[name] = Categories(feature.categories, shares, effective)
             continue
         scale = encoding.scales[name]
@@ -95,13 +96,16 @@ def answers(
     return result
 
 
-def of_all_categories(shares: Tensor) -> Floats:
+def of_all_categories(shares: Tensor, feature: Feature) -> Floats:
     """Return probabilities of all categories ``[rows, categories]`` from those of a feature's units.
 
-    A binary feature has one unit, with the probability of its second category.
+    A binary feature has one unit, with the probability of its second category; the only category of a constant has
+    probability 1.
     """
     found = _floats(shares)
-    return np.concatenate([1 - found, found], 1) if found.shape[1] == 1 else found
+    if len(feature.categories) == 1:
+        return np.ones_like(found)
+    return np.concatenate([1 - found, found], 1) if feature.kind == "binary" else found
 
 
 def _floats(values: Tensor) -> Floats:

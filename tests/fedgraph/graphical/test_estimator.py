@@ -93,6 +93,45 @@ def test_questions_are_answered_in_the_values_of_the_data_frame(patients, fitted
     assert clone(fitted).set_params(targets=("pressure",)).fit(patients).score(patients) > 0.7
 
 
+def test_answers_have_the_index_of_the_rows(patients, fitted):
+    asked = patients.iloc[[5, 2, 9]]
+    assert list(fitted.predict_proba(asked, "ward").index) == list(asked.index)
+    assert list(fitted.predict_proba(asked.iloc[1], "ward").index) == [asked.index[1]]
+    assert list(fitted.predict_proba([{"age": 80}], "ward").index) == [0]
+    given = asked[["age", "smoker"]].dropna()
+    pd.testing.assert_frame_equal(fitted.sample(len(given), given=given)[["age", "smoker"]], given)
+    assert list(fitted.sample(4, given=asked.iloc[:1]).index) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("constant", [1.0, "Oslo", True])
+def test_a_constant_column_is_predicted_and_sampled(patients, constant):
+    model = NeuralGraphicalModel(**FAST | {"epochs": 3}).fit(patients[["age", "smoker"]].assign(place=constant))
+    assert model.predict(patients.iloc[:2], "place").tolist() == [constant] * 2
+    proba = model.predict_proba(patients.iloc[:2], "place")
+    assert list(proba.columns) == [constant]
+    assert proba.to_numpy().tolist() == [[1.0], [1.0]]
+    assert model.conditional({"age": 50}, "place")["place"].probabilities.tolist() == [[1.0]]
+    assert set(model.sample(5).place) == {constant}
+
+
+def test_categories_of_pandas_are_categories_also_where_they_are_numbers(patients):
+    ward, floor = pd.Categorical(np.arange(600) % 3 * 10), pd.Categorical(np.arange(600) % 2 + 0.5)
+    model = NeuralGraphicalModel(**FAST | {"epochs": 3}).fit(patients[["age"]].assign(ward=ward, floor=floor))
+    assert [model.schema_[name].kind for name in ("ward", "floor")] == ["categorical", "binary"]
+    assert list(model.predict_proba([{}], "ward").columns) == [0, 10, 20]
+    assert set(model.predict([{}], "floor")) <= {0.5, 1.5}
+    drawn = model.sample(20, given={"ward": 10})
+    assert drawn.dtypes["ward"] == ward.dtype
+    assert set(drawn.ward) == {10}
+    told = NeuralGraphicalModel(**FAST | {"epochs": 3}, schema={"kinds": {"ward": "integer"}})
+    assert told.fit(patients[["age"]].assign(ward=ward)).schema_["ward"].kind == "integer"
+
+
+def test_a_column_without_values_is_told(patients, caplog):
+    NeuralGraphicalModel(**FAST | {"epochs": 3}).fit(patients[["age", "smoker"]].assign(dose=np.nan))
+    assert "columns without any value are left out: 'dose'" in caplog.text
+
+
 def test_samples_are_rows_like_those_of_the_data_frame(patients, fitted):
     drawn = fitted.sample(2000, random_state=0)
     assert list(drawn.columns) == list(patients.columns)

@@ -25,6 +25,13 @@ def test_tables_dicts_and_values_say_the_same(mixed):
     np.testing.assert_array_equal(to_values(table, schema, ["ill"]), [[0.5, NAN, 2, NAN], [NAN, NAN, NAN, 41]])
 
 
+def test_missing_values_of_pandas_are_missing_in_dicts_too(mixed):
+    schema, _ = mixed(1)
+    for missing in (pd.NA, pd.NaT, float("nan"), np.float32("nan"), None):
+        np.testing.assert_array_equal(to_values({"size": missing, "ill": missing}, schema), [[NAN] * 4])
+    assert to_values({"size": np.array(0.5)}, schema)[0, 0] == 0.5
+
+
 def test_what_is_ignored_is_not_even_read(mixed):
     schema, _ = mixed(1)
     rows = [{"ill": "perhaps", "age": 3}]
@@ -38,6 +45,8 @@ def test_mistakes_are_named(mixed):
     for rows, message in (
         ({"agee": 3}, "no feature 'agee'"),
         ({"ill": "perhaps"}, "'perhaps'"),
+        ({"size": pd.Series([1.0, 2.0])}, r"'size' of a row has 2 values \(Series\): a dict is one row"),
+        ({"ill": np.array(["yes", "no", "no"])}, "'ill' of a row has 3 values"),
         ({"age": "old"}, "'age' is integer and cannot be"),
         (Table({"x": pa.array([1])}, "it"), "it has none of the features size, ill"),
         (np.zeros((2, 3)), r"\[rows, 4\]"),
