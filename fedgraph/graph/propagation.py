@@ -43,13 +43,15 @@ class PropagationMatrix:
     Attributes
     ----------
     edge_index, weights : the non-zero entries, int64 ``[2, E]`` sorted by row and float32 ``[E]``.
+    exact : the weights as float64 ``[E]``, for values in double precision; by default those of ``weights``.
     """
 
     edge_index: Tensor
     weights: Tensor
     num_clients: int
-    # Dense powers by device and hops; 0 hops stand for the sparse matrix.
-    _cache: dict[tuple[torch.device, int], Tensor] = field(default_factory=dict, init=False, repr=False)
+    exact: Tensor | None = field(default=None, repr=False)
+    # Dense powers by device, type and hops; 0 hops stand for the sparse matrix.
+    _cache: dict[tuple[torch.device, torch.dtype, int], Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def multiplies_densely(self, hops: int = 1) -> bool:
         """Return whether ``apply`` uses a dense matrix, which depends only on size, non-zero entries and hops.
@@ -61,17 +63,27 @@ class PropagationMatrix:
 
     def dense(self) -> Tensor:
         """Return the matrix, float32 ``[N, N]``."""
-        matrix = torch.zeros(self.num_clients, self.num_clients)
-        matrix[self.edge_index[0], self.edge_index[1]] = self.weights
+        return self._dense(torch.float32)
+
+    def _dense(self, dtype: torch.dtype) -> Tensor:
+        matrix = torch.zeros(self.num_clients, self.num_clients, dtype=dtype)
+        matrix[self.edge_index[0], self.edge_index[1]] = self._weights(dtype)
         return matrix
+
+    def _weights(self, dtype: torch.dtype) -> Tensor:
+        """Return the weights in single or double precision."""
+        return self.exact if dtype == torch.float64 and self.exact is not None else self.weights.to(dtype)
 
     def sparse(self) -> Tensor:
         """Return the matrix as a float32 sparse CSR tensor ``[N, N]``."""
+        return self._sparse(torch.float32)
+
+    def _sparse(self, dtype: torch.dtype) -> Tensor:
         starts, columns = self._compressed_rows
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
             return torch.sparse_csr_tensor(
-                starts, columns, self.weights, size=(self.num_clients, self.num_clients), check_invariants=True
+                starts, columns, self._weights(dtype), size=(self.num_clients, self.num_clients), check_invariants=True
             )
 
     def apply(self, stacked: Tensor, hops: int = 1) -> Tensor:
@@ -100,9 +112,9 @@ class PropagationMatrix:
         """Compute ``M^hops @ values`` for a matrix ``[N, columns]``, without gradients."""
         if self.multiplies_densely(hops):
             at_once = hops if self.num_clients <= _POWER_UP_TO_CLIENTS else 1
-            matrix, steps = self._dense_power(at_once, values.device).to(values.dtype), hops // at_once
+            matrix, steps = self._dense_power(at_once, values.device, values.dtype), hops // at_once
         elif values.device.type != "cpu":
-            matrix, steps = self._sparse_on(values.device).to(values.dtype), hops
+            matrix, steps = self._sparse_on(values.device, values.dtype), hops
         else:
             return self._sparse_product(values, hops)
         if values.device.type == "cpu":
@@ -121,7 +133,7 @@ class PropagationMatrix:
 
     def _sparse_product(self, values: Tensor, hops: int) -> Tensor:
         starts, sources = self._compressed_rows
-        result, weights = torch.empty_like(values, memory_format=torch.contiguous_format), self.weights.to(values.dtype)
+        result, weights = torch.empty_like(values, memory_format=torch.contiguous_format), self._weights(values.dtype)
 
         def mix(columns: slice) -> None:
             # Read once, all hops in the cache, written once. An embedding bag computes weighted sums of rows, and its
@@ -147,19 +159,21 @@ class PropagationMatrix:
         starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
         return starts.int(), self.edge_index[1].int()
 
-    def _dense_power(self, hops: int, device: torch.device) -> Tensor:
+    def _dense_power(self, hops: int, device: torch.device, dtype: torch.dtype) -> Tensor:
         """Return ``M^hops``, cached: N x N is small beside the values, so one product does for all hops."""
-        if (device, hops) not in self._cache:
-            matrix = self.dense()
+        key = device, dtype, hops
+        if key not in self._cache:
+            matrix = self._dense(dtype)
             if hops > 1:
-                matrix = torch.linalg.matrix_power(matrix.double(), hops).float()
-            self._cache[device, hops] = matrix.to(device)
-        return self._cache[device, hops]
+                matrix = torch.linalg.matrix_power(matrix.double(), hops).to(dtype)
+            self._cache[key] = matrix.to(device)
+        return self._cache[key]
 
-    def _sparse_on(self, device: torch.device) -> Tensor:
-        if (device, 0) not in self._cache:
-            self._cache[device, 0] = self.sparse().to(device)
-        return self._cache[device, 0]
+    def _sparse_on(self, device: torch.device, dtype: torch.dtype) -> Tensor:
+        key = device, dtype, 0
+        if key not in self._cache:
+            self._cache[key] = self._sparse(dtype).to(device)
+        return self._cache[key]
 
 
 def _steps(matrix: Tensor, values: Tensor, steps: int) -> Tensor:
@@ -183,11 +197,12 @@ def normalise(
     edge_index, weights = by_row(num_clients, edge_index, weights)
     row, column = edge_index
     # In float64, so that no float32 weight, however small or large, leads to a division by zero or an overflow.
+    exact = weights.double()
     if normalisation == "symmetric":
-        weights = (weights.double() / (degree[row].sqrt() * degree[column].sqrt())).float()
+        exact = exact / (degree[row].sqrt() * degree[column].sqrt())
     elif normalisation == "random-walk":
-        weights = (weights.double() / degree[row]).float()
-    return PropagationMatrix(edge_index, weights, num_clients)
+        exact = exact / degree[row]
+    return PropagationMatrix(edge_index, exact.float(), num_clients, exact)
 
 
 def _absolute_degree(num_clients: int, edge_index: Tensor, weights: Tensor) -> Tensor:

@@ -234,3 +234,15 @@ def test_thousands_of_clients_take_time_in_proportion_to_edges():
     assert time.perf_counter() - began < 2, "a sparse product takes tens of milliseconds"
     heard = torch.cat([torch.arange(count)[:, None], graph.edge_index[1].reshape(count, 10)], dim=1)
     torch.testing.assert_close(mixed, stacked[heard].mean(1)[heard].mean(1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("count", "density"), [(7, 0.5), (100, 0.01)], ids=["dense", "sparse"])
+@pytest.mark.parametrize("hops", [1, 3])
+def test_values_in_double_precision_are_mixed_in_double_precision(count, density, hops):
+    graph = random_graph(count, density)
+    assert graph.normalised().multiplies_densely(hops) == (count == 7)
+    alike = torch.full((count, 3), 1 / 3, dtype=torch.float64)
+    np.testing.assert_allclose(graph.propagate(alike, hops).numpy(), alike.numpy(), rtol=1e-15 * 8)
+    symmetric = graph.propagate(torch.eye(count, dtype=torch.float64), hops, "symmetric").numpy()
+    wanted = np.linalg.matrix_power(numpy_normalised(graph.dense().double().numpy(), "symmetric", True), hops)
+    np.testing.assert_allclose(symmetric, wanted, atol=1e-15)
