@@ -12,6 +12,7 @@ Learned graphs are in :mod:`fedgraph.graph.learning`.
 from fedgraph.graph.drawing import GraphChart, in_a_circle
 from fedgraph.graph.feature_graph import FeatureGraph, Pair, client_similarity, read_feature_graph, write_feature_graph
 from fedgraph.graph.files import read_graph, write_graph
+from fedgraph.graph.inputs import is_labelled_matrix
 from fedgraph.graph.means import graph_mean, graph_mean_weights, weighted_mean
 from fedgraph.graph.pairwise import (
     absolute_distances,
@@ -35,6 +36,7 @@ __all__ = [
     "graph_mean",
     "graph_mean_weights",
     "in_a_circle",
+    "is_labelled_matrix",
     "read_feature_graph",
     "read_graph",
     "squared_distances",

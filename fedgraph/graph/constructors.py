@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,6 +16,8 @@ from fedgraph.support.errors import GraphError, quoted, similar
 
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger("fedgraph")
 
 
 class Constructors:
@@ -110,6 +113,7 @@ class Constructors:
         """
         if not hasattr(graph, "is_directed") or not hasattr(graph, "nodes"):
             raise GraphError(f"expected a NetworkX graph; got {type(graph).__name__} (use from_edges for edges)")
+        warn_of_attribute(weight, [attributes for *_, attributes in graph.edges(data=True)])
         edges = list(graph.edges(data=weight, default=1.0))
         name = {node: client_name(node, "the graph") for node in graph.nodes}
         return cls.from_lists(
@@ -213,6 +217,13 @@ class Constructors:
     def empty(cls, names: Sequence[str]) -> Self:
         """Build the graph without edges."""
         return cls(tuple(names), torch.zeros(2, 0, dtype=torch.int64), torch.zeros(0))
+
+
+def warn_of_attribute(name: str, edges: Sequence[Mapping[str, Any]]) -> None:
+    """Warn of an attribute, other than the usual one, that none of the edges has, so that all weigh 1."""
+    if name != "weight" and edges and not any(name in attributes for attributes in edges):
+        known = list(dict.fromkeys(str(each) for attributes in edges for each in attributes))
+        log.warning("no edge has the attribute '%s', so that all weights are 1%s", name, similar([name], known))
 
 
 def _edge_weight(source: Any, target: Any, value: Any, attribute: str) -> float:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from fedgraph.graph.constructors import warn_of_attribute
 from fedgraph.graph.inputs import client_name
 from fedgraph.graph.tables import EdgeTable, read_relations
 from fedgraph.graph.value import ClientGraph, Symmetriser
@@ -271,6 +272,7 @@ def _read_json(path: Path, options: _Options) -> ClientGraph:
         return graph if options.directed is None else _with_direction(graph, options)
     if isinstance(table, dict) and "nodes" in table and ("links" in table or "edges" in table):
         edges = table["links"] if "links" in table else table["edges"]
+        warn_of_attribute(options.weight, edges)
         graph = ClientGraph.from_lists(
             [client_name(node["id"], "the nodes") for node in table["nodes"]],
             [client_name(edge["source"], "the edges") for edge in edges],

@@ -81,6 +81,15 @@ def square_in_order(values: Any, names: Sequence[Any] | None) -> tuple[Any, Sequ
     return array[np.ix_(order, order)], names
 
 
+def is_labelled_matrix(values: Any) -> bool:
+    """Return whether a value is a data frame with a row and a column for each client, with labels, and no edge list."""
+    if not _is_frame(values) or values.shape[0] != values.shape[1]:
+        return False
+    heads = _heads(values)
+    lists_edges = _column(heads, _SOURCE) is not None and _column(heads, _TARGET) is not None
+    return not lists_edges and not (_are_numbers(_index(values)) and _are_numbers(values.columns))
+
+
 def rows_in_order(values: Any, names: Sequence[str]) -> Any:
     """Return an array with a row for each client; the rows of a data frame go by label, if they have any.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
@@ -100,9 +101,9 @@ class PropagationMatrix:
                 f"values of shape {list(stacked.shape)} cannot be propagated over a graph of {self.num_clients} "
                 "clients: the leading axis is the client axis; reindex the graph to the clients at hand"
             )
-        if not isinstance(hops, int) or hops < 0:
+        if not isinstance(hops, int | np.integer) or hops < 0:
             raise GraphError(f"hops is the number of propagation steps, 0 or more; got {hops}")
-        double = stacked.dtype == torch.float64
+        hops, double = int(hops), stacked.dtype == torch.float64
         values = stacked.reshape(self.num_clients, -1).to(torch.float64 if double else torch.float32)
         if hops == 0 or values.numel() == 0:
             return values.clone().reshape(stacked.shape)

@@ -73,7 +73,11 @@ class ClientGraph(Builders):
 
     def __post_init__(self) -> None:
         names = _checked_names(self.names)
-        edge_index = torch.as_tensor(self.edge_index).detach().to("cpu", torch.int64)
+        edge_index = torch.as_tensor(self.edge_index).detach().to("cpu")
+        if bool((broken := edge_index != edge_index.to(torch.int64)).any()):
+            number = float(edge_index[broken][0])
+            raise GraphError(f"clients are numbered by whole numbers from 0; an edge has {number:g}")
+        edge_index = edge_index.to(torch.int64)
         given = real_tensor(self.weights, "weights", "[E]").detach().to("cpu")
         weights = given.to(torch.float32)
         if edge_index.ndim != 2 or edge_index.shape[0] != 2 or weights.shape != edge_index.shape[1:]:
@@ -181,7 +185,7 @@ class ClientGraph(Builders):
         """
         if len(groups) != self.num_clients:
             raise GraphError(f"groups must name the group of each of {self.num_clients} clients; got {len(groups)}")
-        place = {group: number for number, group in enumerate(sorted(set(groups)))}
+        place = {group: number for number, group in enumerate(dict.fromkeys(groups))}
         own = torch.tensor([place[group] for group in groups])
         edges = self.without_self_loops()
         within = own[edges.edge_index[0]] == own[edges.edge_index[1]]

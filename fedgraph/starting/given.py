@@ -16,10 +16,13 @@ from typing import Any
 from fedgraph.data import GIVEN, as_file, name_given_files
 from fedgraph.data.graphs import are_graphs
 from fedgraph.experiment import Overrides, overrides_by_key
-from fedgraph.graph import ClientGraph, write_graph
-from fedgraph.support.errors import ExperimentError, FedgraphError
+from fedgraph.graph import ClientGraph, is_labelled_matrix, write_graph
+from fedgraph.support.errors import ExperimentError, FedgraphError, GraphError
 from fedgraph.support.files import write_atomically
 from fedgraph.support.plugins import dotted_path
+
+_OF_GRAPHS = ("graph", "graph.path", "data.graph")
+"""Keys that have the client graph."""
 
 
 @contextmanager
@@ -84,7 +87,8 @@ class _Writer:
             return [self.plain(each, key) for each in value]
         if isinstance(value, type):
             return dotted_path(value)
-        graph = _graph_of(value)
+        graph = _matrix_graph(value, key) if key in _OF_GRAPHS else None
+        graph = graph or _graph_of(value)
         if graph is not None or hasattr(value, "__dataframe__") or hasattr(value, "iloc"):
             place = self._frame(value, key, of_client_graph) if graph is None else self._graph(graph, key)
             return {"source": "file", "path": place} if key == "graph" else place
@@ -119,6 +123,16 @@ class _Writer:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(place, content)
         return str(place.absolute())
+
+
+def _matrix_graph(value: Any, key: str) -> ClientGraph | None:
+    """Return the client graph of a labelled matrix, as a file of it may lose labels; None for anything else."""
+    if not is_labelled_matrix(value):
+        return None
+    try:
+        return ClientGraph.from_adjacency(value)
+    except GraphError as error:
+        raise error.at(f"the data given as {key}") from None
 
 
 def _graph_of(value: Any) -> ClientGraph | None:

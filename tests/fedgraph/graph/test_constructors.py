@@ -37,6 +37,16 @@ def test_networkx_default_weight_other_attribute_and_node_names():
     assert result.dense().tolist() == [[0, 3, 0], [3, 0, 1], [0, 1, 0]]
 
 
+def test_an_attribute_that_no_edge_has_is_warned_of(caplog):
+    graph = nx.Graph([("a", "b", {"distance": 3.0})])
+    assert ClientGraph.from_networkx(graph, weight="distnace").weights.tolist() == [1, 1]
+    assert "no edge has the attribute 'distnace'" in caplog.text
+    assert "'distance'" in caplog.text
+    caplog.clear()
+    ClientGraph.from_networkx(graph)
+    assert not caplog.records
+
+
 def test_a_graph_convolution_over_to_pyg_computes_the_row_sums():
     from torch_geometric.nn import SimpleConv
 

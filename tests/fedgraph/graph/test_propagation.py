@@ -246,3 +246,11 @@ def test_values_in_double_precision_are_mixed_in_double_precision(count, density
     symmetric = graph.propagate(torch.eye(count, dtype=torch.float64), hops, "symmetric").numpy()
     wanted = np.linalg.matrix_power(numpy_normalised(graph.dense().double().numpy(), "symmetric", True), hops)
     np.testing.assert_allclose(symmetric, wanted, atol=1e-15)
+
+
+def test_hops_may_be_a_number_of_numpy():
+    values = torch.eye(5)
+    graph = random_graph(5, 0.5)
+    assert torch.equal(graph.propagate(values, np.int64(2)), graph.propagate(values, 2))
+    with pytest.raises(GraphError, match="hops"):
+        graph.propagate(values, 1.5)

@@ -240,6 +240,7 @@ def test_extra_clients_are_named_or_dropped():
             "'a' to 'b' is given twice, with weights 1 and 2",
         ),
         (lambda: ClientGraph(("a",), torch.tensor([[0], [1]]), torch.ones(1)), "client number 1, but the 1 clients"),
+        (lambda: ClientGraph(("a", "b"), torch.tensor([[0.7], [1.0]]), torch.ones(1)), "whole numbers .* has 0.7"),
         (lambda: ClientGraph(("a",), torch.tensor([[0], [0]]), torch.ones(2)), r"\[2, 1\] and \[2\]"),
         (lambda: road().neighbours("z"), "unknown client name in the graph: 'z'"),
         (lambda: road().symmetrised("median"), "'maximum', 'mean' or 'minimum'; got 'median'"),
@@ -288,6 +289,7 @@ def test_agreement_with_groups():
     found = graph.agreement(["x", "x", "y", "y"])
     # Of two edges one is within a group, and has three of four parts of the weights; of two pairs one is linked.
     assert found == {"precision": 0.5, "recall": 0.5, "weight": 0.75}
+    assert graph.agreement([1, 1, "y", "y"]) == found
     lonely = ClientGraph.from_edges([], ["a", "b"]).agreement(["x", "y"])
     assert all(math.isnan(value) for value in lonely.values())
     with pytest.raises(GraphError, match="groups"):

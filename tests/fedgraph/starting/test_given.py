@@ -13,8 +13,10 @@ from torch_geometric.data import Data
 import fedgraph
 from fedgraph.data import DataSet
 from fedgraph.data.columns import from_frame
+from fedgraph.graph import read_graph
 from fedgraph.models import TaskSpec
-from fedgraph.support.errors import DataError, ExperimentError, FedgraphError, IdentityError
+from fedgraph.starting.given import in_words
+from fedgraph.support.errors import DataError, ExperimentError, FedgraphError, GraphError, IdentityError
 from fedgraph.support.settings import Settings
 
 
@@ -154,6 +156,25 @@ def test_graphs_of_other_libraries(kind, tmp_path):
     run = ran(experiment, tmp_path)
     pairs = {tuple(sorted((run.graph.names[a], run.graph.names[b]))) for a, b in run.graph.edge_index.T.tolist()}
     assert {pair for pair in pairs if pair[0] != pair[1]} == set(edges)
+
+
+@pytest.mark.parametrize("key", ["graph", "graph.path"])
+@pytest.mark.parametrize("names", [["5", "7", "9", "11"], [5, 7, 9, 11]], ids=["texts", "numbers"])
+def test_rows_of_a_matrix_go_by_label(key, names, tmp_path):
+    matrix = pd.DataFrame([[0, 1, 0, 0], [0, 0, 2, 0], [3, 0, 0, 0], [0, 0, 0, 4.0]], names, names)
+    for frame in (matrix, matrix.iloc[[2, 0, 3, 1]]):
+        _, keys, _ = in_words({}, {key: frame}, {}, tmp_path)
+        place = keys[key]["path"] if key == "graph" else keys[key]
+        graph = read_graph(place, ["5", "7", "9", "11"])
+        assert graph.dense().tolist() == matrix.to_numpy().tolist()
+    with pytest.raises(GraphError, match="the data given as graph: the columns .* must be the same clients"):
+        in_words({}, {"graph": matrix.set_axis(["a", "b", "c", "d"], axis=0)}, {}, tmp_path)
+
+
+def test_an_edge_list_as_long_as_wide_is_no_matrix(tmp_path):
+    edges = pd.DataFrame({"from": ["a", "b", "c"], "to": ["b", "c", "a"], "weight": [1.0, 2.0, 3.0]}, ["x", "y", "z"])
+    _, keys, _ = in_words({}, {"graph": edges}, {}, tmp_path)
+    assert read_graph(keys["graph"]["path"]).dense().tolist() == [[0, 1, 0], [0, 0, 2], [3, 0, 0]]
 
 
 class WardSettings(Settings):
