@@ -8,8 +8,8 @@ from typing import Any
 
 from fedgraph.federation import by_reason
 from fedgraph.runs.reports.results import Spread, shown_split
-from fedgraph.runs.summary import counts, in_words
-from fedgraph.support.errors import counted
+from fedgraph.runs.summary import counts, in_words, measured_clients
+from fedgraph.support.errors import counted, some
 from fedgraph.support.settings import UNSET
 from fedgraph.training import num_extreme
 
@@ -169,10 +169,22 @@ def _caption(summary: Mapping[str, Any], split: str) -> str:
     parts = [str(summary.get("measured", usual))]
     if lost:
         parts.append(f"not measured: {'; '.join(by_reason(lost))}")
+    parts += _of_fewer_clients(summary.get("per_client", {}).get(split, {}))
     never = {name: of["reason"] for name, of in summary.get("missed_training", {}).items() if _never(of)}
     if never:
         parts.append(f"never trained: {'; '.join(by_reason(never))}")
     return "; ".join(parts)
+
+
+def _of_fewer_clients(values: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield which metrics some measured clients have no value of, such as AUC where all examples are of one class."""
+    measured = measured_clients(values)
+    metrics: dict[int, list[str]] = {}
+    for metric, of_clients in values.items():
+        metrics.setdefault(sum(of_clients.get(name) is not None for name in measured), []).append(metric)
+    for number, found in metrics.items():
+        if 0 < number < len(measured):
+            yield f"{some(found)} of {counted(number, 'client')} alone"
 
 
 def _never(missed: Mapping[str, Any]) -> bool:

@@ -44,6 +44,13 @@ def test_nothing_is_said_where_nobody_was_lost():
     )
 
 
+def test_metrics_that_some_clients_lack_are_said_to_be_of_fewer():
+    values = {"accuracy": of(*NAMES), "auc": of("a", "b"), "aupr": of("a", "b"), "r2": of("c"), "ece": of()}
+    said = captions([{**summary(of(*NAMES)), "per_client": {"test": values}}], "test")
+    assert said.startswith("4 clients, each measured on its own test data")
+    assert said.endswith("at the end; auc, aupr of 2 clients alone; r2 of 1 client alone")
+
+
 def test_clients_without_examples_are_not_said_to_have_no_finite_value():
     values = {split: {"loss": of("a", "b")} for split in ("validation", "test")}
     lost = attendance(NAMES, values, {"d": "gone"}, empty={"test": ["c", "d"]})["not_measured"]
