@@ -67,7 +67,7 @@ class NeuralGraphicalModel(BaseEstimator):
         As in ``[fedngm.ngm]``, or with ``graph="learn"`` in ``[fedngm.ngr]``; None for their defaults.
     sparsity, threshold
         As in ``[fedngm.ngr]``, for ``graph="learn"``.
-    targets : sequence of str
+    targets : str or sequence of str
         Columns that ``score`` evaluates, and that get neighbours in the recovered graph (``target_neighbours`` of
         ``recovery``); by default all.
     recovery, scaling, sampling : mapping, optional
@@ -130,7 +130,7 @@ class NeuralGraphicalModel(BaseEstimator):
     path_tolerance: float = 0.1
     sparsity: float | None = None
     threshold: float = 0.1
-    targets: Sequence[str] = ()
+    targets: str | Sequence[str] = ()
     recovery: Mapping[str, Any] | None = None
     scaling: Mapping[str, Any] | None = None
     sampling: Mapping[str, Any] | None = None
@@ -217,7 +217,7 @@ class NeuralGraphicalModel(BaseEstimator):
         return pd.DataFrame(found, _index_of(X), self._restored(name, np.array(self.schema_[name].categories)))
 
     def conditional(
-        self, X: Any, targets: str | int | Sequence[str | int], quantiles: Sequence[float] = (0.05, 0.5, 0.95)
+        self, X: Any, targets: str | int | Sequence[str | int], quantiles: float | Sequence[float] = (0.05, 0.5, 0.95)
     ) -> dict[Any, Any]:
         """Return the distribution of each target given all that is known.
 
@@ -230,15 +230,16 @@ class NeuralGraphicalModel(BaseEstimator):
             Known values; those of the targets in a data frame are ignored.
         targets : str or sequence of str
             The columns to predict.
-        quantiles : sequence of float
+        quantiles : float or sequence of float
             Levels of the quantiles of numbers.
         """
         check_is_fitted(self)
-        listed = [targets] if isinstance(targets, (str, int, np.integer)) else list(targets)
+        listed = _listed(targets)
         requested, known = list(map(str, listed)), _with_text(X)
+        levels = [quantiles] if isinstance(quantiles, float) else quantiles
         with _value_errors():
             rows = known if as_dicts(known) else self._rows(known, requested)
-            found = self.model_.conditional(rows, requested, quantiles, settings=self._draws)
+            found = self.model_.conditional(rows, requested, levels, settings=self._draws)
         return {name: found[str(name)] for name in listed}
 
     def sample(self, n_samples: int = 1, given: Any = None, random_state: Any = None) -> Any:
@@ -378,7 +379,7 @@ class NeuralGraphicalModel(BaseEstimator):
 
     @property
     def _targets(self) -> tuple[str, ...]:
-        return tuple(map(str, self.targets))
+        return tuple(map(str, _listed(self.targets)))
 
     def _target(self, target: str | int | None) -> str:
         check_is_fitted(self)
@@ -460,6 +461,11 @@ def _with_kinds_of(frame: Any, about: SchemaSettings) -> SchemaSettings:
         if isinstance(kind, pd.CategoricalDtype) and not kind.ordered and kind.categories.dtype.kind in "iuf"
     }
     return about.model_copy(update={"kinds": found | about.kinds})
+
+
+def _listed(names: Any) -> list[Any]:
+    """Return names of columns as a list, also a single one."""
+    return [names] if isinstance(names, str | int | np.integer) else list(names)
 
 
 def _index_of(rows: Any) -> Any:

@@ -398,14 +398,19 @@ class ModuleModel(ModelFromTwin):
         module = self.module.eval()
         with torch.no_grad():
             try:
-                shape = tuple(self._trial(self._zeros(2)).of(module).shape)
+                outputs = self._trial(self._zeros(2)).of(module)
             except Exception as error:
                 raise ExperimentError(
                     f"[model] {self.name} fails on {self._two_inputs}: {error}{hint_of_types(self._types)}"
                 ) from error
-        if shape != (2, *self.task.output_shape):
+        if not isinstance(outputs, Tensor):
             raise ExperimentError(
-                f"[model] {self.name} puts out {list(shape)} for {self._two_inputs}; "
+                f"[model] {self.name} returns a {type(outputs).__name__}: its forward must return one tensor "
+                f"{[2, *self.task.output_shape]} for {self._two_inputs}"
+            )
+        if outputs.shape != (2, *self.task.output_shape):
+            raise ExperimentError(
+                f"[model] {self.name} puts out {list(outputs.shape)} for {self._two_inputs}; "
                 f"the task needs {[2, *self.task.output_shape]}"
             )
 

@@ -291,6 +291,16 @@ def test_names_of_columns_may_be_numbers(patients):
     assert list(model.predict_proba(numbered, 1).columns) == [False, True]
 
 
+def test_a_single_target_and_quantile_need_no_list(patients):
+    # Not the columns a, g and e.
+    frame = patients[["age", "pressure"]].assign(a=1.0 * np.arange(600), g=0.5, e=2.5)
+    model = NeuralGraphicalModel(**FAST | {"epochs": 3}, targets="age").fit(frame)
+    assert model.predict(frame.iloc[:2]).tolist() == model.predict(frame.iloc[:2], "age").tolist()
+    assert model.score(frame) == clone(model).set_params(targets=("age",)).fit(frame).score(frame)
+    told = model.conditional({"pressure": 120}, "age", 0.5)["age"]
+    assert told.quantiles.keys() == {0.5}
+
+
 def test_the_example_runs():
     assert doctest.testmod(importlib.import_module("fedgraph.graphical.estimator")).failed == 0
 

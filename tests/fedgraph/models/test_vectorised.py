@@ -79,6 +79,14 @@ class WrongInput(nn.Linear):
         super().__init__(9, 3)
 
 
+class Pair(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 3)
+
+    def forward(self, inputs):
+        return super().forward(inputs), inputs
+
+
 class Listed(nn.Module):
     """Its layers are in a list, where PyTorch does not see them."""
 
@@ -160,7 +168,18 @@ class Tied(nn.Module):
 @pytest.fixture(autouse=True)
 def user_package(monkeypatch):
     module = types.ModuleType("their_models")
-    kinds = (Normed, Frozen, Branching, Dropped, DroppedThenBranching, DrawsOrders, WrongOutput, WrongInput, Listed)
+    kinds = (
+        Normed,
+        Frozen,
+        Branching,
+        Dropped,
+        DroppedThenBranching,
+        DrawsOrders,
+        WrongOutput,
+        WrongInput,
+        Pair,
+        Listed,
+    )
     for kind in (*kinds, Lazy, Complex, InBfloat16, InBfloat16Alone, Tied, Counting, NormedOverAll):
         setattr(module, kind.__name__, kind)
     module.number = 3
@@ -284,6 +303,7 @@ def test_whether_draws_can_be_hashes_is_found_by_trying(name, hashed, padded):
         ("their_models:Normed", {"wide": 3}, r"cannot be built from the options .*'wide'"),
         ("their_models:Listed", {}, r"Listed .*nn\.ModuleList"),
         ("their_models:WrongOutput", {}, r"\[2, 5\] .*\(4,\); .*\[2, 3\]"),
+        ("their_models:Pair", {}, r"Pair returns a tuple: .* one tensor \[2, 3\] for two inputs"),
         ("their_models:WrongInput", {}, r"fails on two inputs of shape \(4,\)"),
     ],
 )
