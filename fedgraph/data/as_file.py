@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet
 from torch import Tensor
 
-from fedgraph.data.columns.table_files import as_arrow
+from fedgraph.data.columns.table_files import as_arrow, with_marked_categories
 from fedgraph.data.graphs import are_graphs, save_graphs
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import replacing
@@ -55,7 +55,7 @@ def as_file(data: Any, folder: Path, name: str = "data", where: str = "the input
             np.savez_compressed(stream, images=data)
         return file
     is_frame = hasattr(data, "iloc") and hasattr(data, "columns") and data.columns.nlevels == 1
-    table = as_arrow(_flat(data) if is_frame else data, where)
+    table = with_marked_categories(as_arrow(_flat(data) if is_frame else data, where))
     file = folder / f"{name}.parquet"
     with replacing(file) as temporary:
         pyarrow.parquet.write_table(table, temporary)

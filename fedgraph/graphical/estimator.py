@@ -30,7 +30,7 @@ from fedgraph.data.columns import (
     with_embeddings,
 )
 from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, as_dicts, read_values, to_values
-from fedgraph.data.schema import KindSettings, Schema, SchemaSettings, excluded_columns, infer_schema
+from fedgraph.data.schema import Schema, SchemaSettings, excluded_columns, infer_schema
 from fedgraph.graph import FeatureGraph
 from fedgraph.graphical.inference import SamplingSettings
 from fedgraph.graphical.learning import EVERYBODY, NGMFit, fit_ngm, fit_ngr, r_squared
@@ -158,7 +158,6 @@ class NeuralGraphicalModel(BaseEstimator):
             settings, scaling, about = self._settings(), self._table(ScalingSettings, "scaling"), self._about
             _ = self._draws, self._table(RecoverySettings, "recovery")  # checked before the rows
             table = self._as_table(X, fitting=True)
-            about = _with_kinds_of(X, about)
             schema = self.schema if isinstance(self.schema, Schema) else infer_schema(table, about)
             self._check_targets(schema)
             _warn_of_empty(schema, table, about)
@@ -447,20 +446,6 @@ class NeuralGraphicalModel(BaseEstimator):
         else:
             return values
         return found if isinstance(values, pd.Series) else np.asarray(found)
-
-
-def _with_kinds_of(frame: Any, about: SchemaSettings) -> SchemaSettings:
-    """Return settings in which unordered categories of a data frame of pandas are such, also where they are numbers."""
-    import pandas as pd
-
-    if not isinstance(frame, pd.DataFrame):
-        return about
-    found = {
-        str(name): KindSettings(kind="binary" if frame[name].nunique() == 2 else "categorical")
-        for name, kind in frame.dtypes.items()
-        if isinstance(kind, pd.CategoricalDtype) and not kind.ordered and kind.categories.dtype.kind in "iuf"
-    }
-    return about.model_copy(update={"kinds": found | about.kinds})
 
 
 def _listed(names: Any) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +32,8 @@ class Table:
         By column, why its numbers are ambiguous, such as thousands that may be decimals.
     notes : tuple of str
         Notes on the file, in short sentences.
+    categorical : frozenset of str
+        Columns that are categories by their type, also where these are numbers.
     """
 
     def __init__(
@@ -41,12 +43,14 @@ class Table:
         numbered: NDArray[np.int64] | None = None,
         doubts: Mapping[str, DataError] | None = None,
         notes: Sequence[str] = (),
+        categorical: Collection[str] = (),
     ) -> None:
         self.columns = dict(columns)
         self.where = where
         self.numbered = numbered
         self.doubts = dict(doubts or {})
         self.notes = tuple(notes)
+        self.categorical = frozenset(categorical)
 
     @property
     def names(self) -> list[str]:
@@ -70,11 +74,15 @@ class Table:
         indices = pa.array(rows)
         numbered = rows + 1 if self.numbered is None else self.numbered[rows]
         columns = {name: column.take(indices) for name, column in self.columns.items()}
-        return Table(columns, self.where, numbered, self.doubts, self.notes)
+        return Table(columns, self.where, numbered, self.doubts, self.notes, self.categorical)
 
     def with_columns(self, columns: Mapping[str, pa.Array]) -> Table:
         """Return the same rows with other columns."""
-        return Table(columns, self.where, self.numbered, self.doubts, self.notes)
+        return Table(columns, self.where, self.numbered, self.doubts, self.notes, self.categorical)
+
+    def of_cells(self) -> Table:
+        """Return the table without the types of its columns: categories that are numbers are numbers."""
+        return Table(self.columns, self.where, self.numbered, self.doubts, self.notes)
 
     def row_number(self, row: int) -> int:
         """Return the number of a row in the file, counted from 1."""

@@ -27,6 +27,9 @@ from fedgraph.support.untrusted import in_short
 _HEAD = 1 << 16
 """Bytes of a CSV file from which its encoding is inferred."""
 
+CATEGORIES = {b"fedgraph": b"categories"}
+"""Metadata of a column of categories, as Parquet files keep the type of those alone that are texts."""
+
 _JSON = rb"\s*(\{\s*\"|\[\s*[\[{])"
 """Start of objects, and of lists of objects or lists."""
 
@@ -108,7 +111,7 @@ def _read(
         name: column if column is table.columns[name] else mask_missing(column, missing)
         for name, column in found.items()
     }
-    return Table(cleaned, str(path), doubts=doubts, notes=notes)
+    return Table(cleaned, str(path), doubts=doubts, notes=notes, categorical=table.categorical)
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
@@ -187,6 +190,15 @@ def as_arrow(frame: Any, where: str = "the data frame") -> pa.Table:
         ) from None
 
 
+def with_marked_categories(arrow: pa.Table) -> pa.Table:
+    """Return a table whose columns of categories have metadata that say so, for a file."""
+    fields = [
+        field.with_metadata({**(field.metadata or {}), **CATEGORIES}) if _is_of_categories(field.type) else field
+        for field in arrow.schema
+    ]
+    return arrow.cast(pa.schema(fields, arrow.schema.metadata))
+
+
 def _spelled(column: pa.Array) -> pa.Array:
     """Return booleans as ``True`` and ``False``, as in dicts of categories."""
     return pc.if_else(column, "True", "False") if pa.types.is_boolean(column.type) else column
@@ -202,9 +214,11 @@ def _cleaned(arrow: pa.Table, where: str, missing: Sequence[str], advice: str) -
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise DataError(f"{where} has two columns named {', '.join(twice)}: {advice}")
-    cleaned = {}
-    for name, column in zip(names, arrow.columns, strict=True):
+    cleaned, categorical = {}, []
+    for name, column, field in zip(names, arrow.columns, arrow.schema, strict=True):
         array = column.combine_chunks()
+        if CATEGORIES.items() <= (field.metadata or {}).items() or _is_of_categories(array.type):
+            categorical.append(name)
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
         if pa.types.is_decimal(array.type):
@@ -216,7 +230,12 @@ def _cleaned(arrow: pa.Table, where: str, missing: Sequence[str], advice: str) -
             plain = pc.all(pc.string_is_ascii(array)).as_py()
             array = array if plain or plain is None else pc.utf8_normalize(array, form="NFC")
         cleaned[name] = mask_missing(array, missing)
-    return Table(cleaned, where)
+    return Table(cleaned, where, categorical=categorical)
+
+
+def _is_of_categories(kind: pa.DataType) -> bool:
+    """Return whether a column is of unordered categories, as those of pandas are; ordered ones may be numbers."""
+    return pa.types.is_dictionary(kind) and not kind.ordered
 
 
 def _is_empty(column: pa.ChunkedArray) -> bool:

@@ -3,7 +3,6 @@
 from fedgraph.data.schema.agreement import Agreement, agree, disagreeing, with_private_features
 from fedgraph.data.schema.inference import (
     ExclusionReason,
-    KindSettings,
     SchemaSettings,
     check_used,
     excluded_columns,
@@ -17,7 +16,6 @@ __all__ = [
     "Agreement",
     "ExclusionReason",
     "Feature",
-    "KindSettings",
     "Schema",
     "SchemaSettings",
     "agree",

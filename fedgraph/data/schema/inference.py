@@ -1,7 +1,8 @@
 """Inference of a table's schema: the kind of each column, by rules that settings can override.
 
-- Text is categorical, and binary if there are two values. Whole numbers of few values with words among them are text; a
-  few words among other numbers are an error, as they usually mean missing.
+- Text is categorical, and binary if there are two values; so are unordered categories of a data frame, also where they
+  are numbers. Whole numbers of few values with words among them are text; a few words among other numbers are an error,
+  as they usually mean missing.
 - Whole numbers are binary if there are two values (usually 0 and 1), integer up to 100 distinct values, real beyond.
   All other numbers are real, even if there are only two: measurements do not leave a client as categories.
 - A constant column of text or whole numbers is categorical with one category; it takes the kind that it has at other
@@ -221,7 +222,7 @@ def _feature(table: Table, name: str, settings: SchemaSettings) -> Feature | Non
     if chosen is not None and chosen.categories:
         return Feature(name, chosen.kind, chosen.categories)
     codes = settings.missing_codes.get(name, ())
-    numbers = read_numbers(table, name, codes)
+    numbers = None if chosen is None and name in table.categorical else read_numbers(table, name, codes)
     if chosen is not None and chosen.kind in ("real", "integer", "ordinal"):
         if numbers is None:
             _check_numbers(read_column(table, name, codes), chosen.kind)

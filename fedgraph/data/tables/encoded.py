@@ -122,8 +122,8 @@ def _encode_test(
 def encode_inputs_like(
     table: Table, resolved: TableSettings, features: tuple[str, ...], rows: Indices, first: str, advice: str
 ) -> Floats:
-    """Encode some rows of a table like those of the table that ``first`` names."""
-    inputs, found, _ = encoded_inputs(table, resolved, rows)
+    """Encode some rows of a table like those of the table that ``first`` names; ``resolved`` has its categories."""
+    inputs, found, _ = encoded_inputs(table.of_cells(), resolved, rows)
     if found != features:
         odd = next(name for name, known in zip(found, features, strict=False) if name != known)
         raise DataError(
@@ -195,7 +195,7 @@ def _features(table: Table, settings: TableSettings) -> Sequence[str]:
 
 def _numbers(table: Table, name: str) -> Floats | None:
     """Return a column as numbers, None if it is categorical. Raises DataError for a few words among numbers."""
-    values = table.numbers(name)
+    values = None if name in table.categorical else table.numbers(name)
     if values is None:
         read_column(table, name).check_words(
             f"add marks of missing values to missing, or list the values of a categorical column, [data.categories] "
@@ -242,7 +242,7 @@ def notes_on_columns(
 ) -> Iterator[str]:
     """Yield notes on features and the label that may have been misread; ``leaves_out`` is the key that drops one."""
     for name in names:
-        declared = name in settings.categories
+        declared = name in settings.categories or name in table.categorical
         categorical = declared or (name == settings.label and settings.task == "classification")
         values = None if categorical else table.numbers(name)
         if values is not None:

@@ -141,6 +141,20 @@ def test_a_named_index_of_a_data_frame_in_memory_is_a_column(tmp_path, frames):
     assert open_source(parse_data(table), tmp_path).client_names() == ["a", "b"]
 
 
+def test_categories_of_a_data_frame_are_categories_also_where_they_are_numbers(tmp_path, frames):
+    frame = frames["hungary"].assign(ward=pd.Categorical([3, 1] * 20), stage=pd.Categorical([2, 1] * 20, ordered=True))
+    table = {"set": "table", "path": str(as_file(frame, tmp_path)), "label": "num", "clients": 2}
+    data = open_source(parse_data(table), tmp_path).load(["client-0"])
+    assert data.task.features == ("age", "chol", "ward=1", "ward=3", "stage")
+    # New data are read as the training data were, whatever their types.
+    plain = frame.assign(ward=[3, 1] * 20, stage=[2, 1] * 20)
+    typed = plain.astype({"ward": "category", "stage": "category"})
+    found = [data.preprocessing.form.read(as_file(new, tmp_path, "new"), "me").values for new in (frame, plain, typed)]
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+    assert found[0][:, 2:].tolist() == [[0, 1, 2], [1, 0, 1]] * 20
+
+
 def test_names_of_clients_are_texts(tmp_path, frames):
     frame = frames["hungary"].assign(site=DRAWS.choice(["007", "7", "Mercy", "mercy"], 40))
     found = source(tmp_path, frame, **{"client-column": "site"})
