@@ -73,7 +73,7 @@ class RunFolder:
 
     @cached_property
     def run(self) -> str:
-        """Name under which nodes keep the state of their clients: that of the folder when the run began.
+        """Name under which nodes keep the state of their clients, which the folder had when the run began.
 
         Runs over nodes that others use too have Flower's number after it: their folders may have the same name.
         """

@@ -135,7 +135,7 @@ class Problem:
 
     def kept(self, folder, purpose, **empty):
         """What the clients remember at the end of a run."""
-        return ClientState(folder.path / "nodes", folder.name, purpose).load(self.names, 10**6, empty)
+        return ClientState(folder.path / "nodes", folder.run, purpose).load(self.names, 10**6, empty)
 
 
 @pytest.fixture(scope="session")

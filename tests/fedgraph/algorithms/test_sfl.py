@@ -167,7 +167,7 @@ def test_private_layers_do_not_go_over_the_graph(digits_tables, run_experiment, 
         torch.testing.assert_close(mixed.double(), a @ rows.double(), rtol=1e-4, atol=1e-6)
         assert not torch.allclose(mixed, rows, atol=1e-4)
     expected = torch.cat(private, 1)
-    state = ClientState(folder.path / "nodes", folder.name, "personal-layers")
+    state = ClientState(folder.path / "nodes", folder.run, "personal-layers")
     kept = state.load(names, 2, {"personal": torch.zeros(expected.shape[1])})["personal"]
     torch.testing.assert_close(kept, expected, rtol=1e-5, atol=1e-6)
 
