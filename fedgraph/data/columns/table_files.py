@@ -33,6 +33,8 @@ CATEGORIES = {b"fedgraph": b"categories"}
 _JSON = rb"\s*(\{\s*\"|\[\s*[\[{])"
 """Start of objects, and of lists of objects or lists."""
 
+_PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+
 _LONGEST_LINE = 200
 """Characters of a line that an error has."""
 
@@ -224,7 +226,8 @@ def _cleaned(arrow: pa.Table, where: str, missing: Sequence[str], advice: str) -
         if pa.types.is_decimal(array.type):
             array = array.cast(pa.float64())
         if pa.types.is_duration(array.type):
-            array = pc.divide(array.cast(pa.duration("ns")).cast(pa.int64()).cast(pa.float64()), 1e9)
+            # Not safe: 104 days have more nanoseconds than exact numbers.
+            array = pc.divide(array.cast(pa.int64()).cast(pa.float64(), safe=False), _PER_SECOND[array.type.unit])
         if is_text(array.type):
             array = pc.utf8_trim_whitespace(array.cast(pa.string()))
             plain = pc.all(pc.string_is_ascii(array)).as_py()

@@ -63,3 +63,9 @@ def test_an_array_needs_the_names_of_its_columns(tmp_path):
     (tmp_path / "broken.npz").write_bytes(b"PK")
     with pytest.raises(DataError, match="cannot be read as an .npz file"):
         read_table(tmp_path / "broken.npz", ("age",))
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_long_durations_are_seconds(unit):
+    stays = np.array([1, 200, 40_000], "timedelta64[D]").astype(f"timedelta64[{unit}]")
+    assert from_frame(pd.DataFrame({"stay": stays})).numbers("stay").tolist() == [86_400, 17_280_000, 3_456_000_000]
