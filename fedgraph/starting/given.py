@@ -82,6 +82,11 @@ class _Writer:
         if not of_client_graph and are_graphs(value):
             return self._frame(value, key, as_text=False)
         if isinstance(value, Mapping):
+            if odd := [name for name in value if isinstance(name, tuple)]:
+                raise ExperimentError(
+                    f"{key} has the key {odd[0]!r}, and keys are names: edges by pair of clients are a graph, "
+                    "fedgraph.ClientGraph.from_edges(...)"
+                )
             return {name: self.plain(each, f"{key}.{name}") for name, each in value.items()}
         if isinstance(value, list | tuple):
             return [self.plain(each, key) for each in value]

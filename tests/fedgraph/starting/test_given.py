@@ -171,6 +171,11 @@ def test_rows_of_a_matrix_go_by_label(key, names, tmp_path):
         in_words({}, {"graph": matrix.set_axis(["a", "b", "c", "d"], axis=0)}, {}, tmp_path)
 
 
+def test_edges_by_pair_are_not_the_keys_of_a_table(tmp_path):
+    with pytest.raises(ExperimentError, match=r"graph has the key \('a', 'b'\).*ClientGraph.from_edges"):
+        in_words({"graph": {("a", "b"): 1.0}}, {}, {}, tmp_path)
+
+
 def test_an_edge_list_as_long_as_wide_is_no_matrix(tmp_path):
     edges = pd.DataFrame({"from": ["a", "b", "c"], "to": ["b", "c", "a"], "weight": [1.0, 2.0, 3.0]}, ["x", "y", "z"])
     _, keys, _ = in_words({}, {"graph": edges}, {}, tmp_path)
