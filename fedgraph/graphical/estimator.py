@@ -268,8 +268,9 @@ class NeuralGraphicalModel(BaseEstimator):
     def score(self, X: Any, y: Any = None) -> float:
         """Return the mean, over ``targets``, of the share of variance that predictions from all others explain (R²).
 
-        Categories count as the indicators of each. Columns that do not vary are left out. Raises ValueError for rows
-        that cannot be used, and where a column is missing.
+        Categories count as the indicators of each. Columns that do not vary are left out. Missing cells are marked
+        as such for the network, as in training, where :meth:`predict` averages over what they may be. Raises ValueError
+        for rows that cannot be used, and where a column is missing.
 
         Parameters
         ----------
