@@ -34,7 +34,9 @@ def client_name(value: Any, where: str) -> str:
 
 
 def client_names(names: Iterable[Any], where: str = "names") -> tuple[str, ...]:
-    """Return names as text; see :func:`client_name`."""
+    """Return names as text; see :func:`client_name`. Raises GraphError for a set, whose order is not fixed."""
+    if isinstance(names, set | frozenset):
+        raise GraphError(f"{where} must be in order, and a {type(names).__name__} has none: give a list")
     return tuple(client_name(name, where) for name in names)
 
 

@@ -119,6 +119,17 @@ def check_counters(name: str, module: nn.Module, build: Callable[[], nn.Module],
         )  # fmt: skip
 
 
+def warn_of_probabilities(name: str, outputs: Tensor) -> None:
+    """Warn, once for each class, of a classifier whose outputs ``[examples, classes]`` are probabilities."""
+    sums = outputs.sum(1)
+    if outputs.shape[1] > 1 and bool((outputs >= 0).all()) and torch.allclose(sums, torch.ones_like(sums), atol=1e-5):
+        log.warning(
+            "[model] %s puts out probabilities: its last softmax is one too many, as the loss and predictions take "
+            "outputs before a softmax (logits). Remove it, or return their logarithm",
+            name, extra={"once": f"probabilities {name}"},
+        )  # fmt: skip
+
+
 def say_converted(name: str, types: Iterable[str]) -> None:
     """Warn, once for each class, that fedgraph computes in float32."""
     found = _listed(list(types))

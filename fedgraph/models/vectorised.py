@@ -36,6 +36,7 @@ from fedgraph.models.user_module import (
     mixes_examples,
     module_class,
     say_converted,
+    warn_of_probabilities,
 )
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
@@ -413,6 +414,8 @@ class ModuleModel(ModelFromTwin):
                 f"[model] {self.name} puts out {list(outputs.shape)} for {self._two_inputs}; "
                 f"the task needs {[2, *self.task.output_shape]}"
             )
+        if self.task.kind == "classification":
+            warn_of_probabilities(self.name, outputs)
 
     @property
     def _two_inputs(self) -> str:

@@ -85,6 +85,7 @@ def test_what_people_have_their_edges_in():
     ("make", "message"),
     [
         (lambda: ClientGraph.from_edges([("a", "b", "x")]), r"an edge must be .*; got \('a', 'b', 'x'\)"),
+        (lambda: ClientGraph.from_edges([("a", "b")], names={"a", "b"}), "names must be in order, and a set has none"),
         (lambda: ClientGraph.from_edges(None), "edges must be a list of .*; got None"),
         (lambda: ClientGraph.from_adjacency([["a", "b"]]), r"an adjacency matrix must be numbers \[N, N\]"),
         (lambda: ClientGraph.from_networkx([("a", "b")]), "NetworkX .*from_edges"),

@@ -125,6 +125,16 @@ class Counting(nn.Module):
         return self.last(inputs) * self.mask
 
 
+class Softmaxed(nn.Module):
+    def __init__(self, logarithm=False):
+        super().__init__()
+        self.last = nn.Linear(4, 3)
+        self.activation = nn.LogSoftmax(1) if logarithm else nn.Softmax(1)
+
+    def forward(self, inputs):
+        return self.activation(self.last(inputs))
+
+
 class Complex(nn.Module):
     def __init__(self):
         super().__init__()
@@ -180,7 +190,7 @@ def user_package(monkeypatch):
         Pair,
         Listed,
     )
-    for kind in (*kinds, Lazy, Complex, InBfloat16, InBfloat16Alone, Tied, Counting, NormedOverAll):
+    for kind in (*kinds, Lazy, Complex, InBfloat16, InBfloat16Alone, Tied, Counting, Softmaxed, NormedOverAll):
         setattr(module, kind.__name__, kind)
     module.number = 3
     monkeypatch.setitem(sys.modules, "their_models", module)
@@ -347,6 +357,14 @@ def test_counters_that_training_would_change_are_said_and_must_not_count_batches
     assert len(caplog.records) == 1
     with pytest.raises(ExperimentError, match=r"layer 'norm' averages over all batches so far \(momentum=None\)"):
         make("NormedOverAll")
+
+
+def test_a_classifier_that_puts_out_probabilities_is_warned_of(caplog):
+    make("Softmaxed", logarithm=True)
+    build({"name": "their_models:Softmaxed"}, TaskSpec("regression", (4,), (3,)))
+    assert not caplog.records
+    make("Softmaxed")
+    assert "Softmaxed puts out probabilities: its last softmax is one too many" in caplog.text
 
 
 def test_what_is_not_in_the_layout_is_alike_in_every_process():
