@@ -14,6 +14,7 @@ _WORDS = (
     (r'leave the cell empty or add "[^"]*" to \[data\] missing', "leave the cell empty (NaN)"),
     (r"least-rows of \[data\.table-schema\]", 'FedNGM(schema={"least_rows": ...})'),
     (r"\(\[experiment\] min-clients\)", "(FedNGM(min_available_nodes=...))"),
+    (r"\(\[experiment\] timeout\)", "(the timeout of FedNGM.start)"),
     (
         r"lower min-clients of \[fedngm\.merge\] and \[experiment\]",
         'lower FedNGM(merge={"min_clients": ...}) and min_available_nodes',

@@ -104,7 +104,10 @@ class OrderedGrid(Grid):
 
 
 def split_replies(
-    replies: Iterable[Message], asked: Iterable[int], read: Callable[[int, RecordDict], SomeReply]
+    replies: Iterable[Message],
+    asked: Iterable[int],
+    read: Callable[[int, RecordDict], SomeReply],
+    timeout: float | None = None,
 ) -> tuple[dict[int, SomeReply], dict[int, str]]:
     """Separate usable replies from problems.
 
@@ -121,6 +124,8 @@ def split_replies(
     read : callable
         Checks and unpacks the content of a reply, given the node id and the content. May raise ReplyError or
         IdentityError; any other exception is reported as a malformed reply.
+    timeout : float, optional
+        ``[experiment] timeout``, if it was the time that nodes had.
 
     Returns
     -------
@@ -130,7 +135,8 @@ def split_replies(
         Reasons by node id, for all nodes without a usable reply.
     """
     found: dict[int, SomeReply] = {}
-    problems = dict.fromkeys(asked, "no reply in time")
+    limit = "" if timeout is None else f", which is {timeout:g} s ([experiment] timeout)"
+    problems = dict.fromkeys(asked, f"no reply in time{limit}")
     answered: set[int] = set()
     for reply in replies:
         node = reply.metadata.src_node_id

@@ -103,7 +103,7 @@ class Nodes:
 
     def exchange(self, messages: Iterable[Message], asked: Mapping[int, Tensor], read: Reader) -> Replies:
         """Send messages, and return the usable replies."""
-        return collect(self._federation, asked, self.send(messages), read)
+        return collect(self._federation, asked, self.send(messages), read, timeout=self.timeout)
 
     def send(self, messages: Iterable[Message]) -> list[Message]:
         """Send messages, and return the replies within the timeout.

@@ -222,7 +222,7 @@ class PhasesRun:
             for node, names in hosted.items()
         ]
         received = OrderedGrid(grid, self.present, self.traffic).send_and_receive(messages, timeout=self.plan.timeout)
-        replies, problems = split_replies(received, hosted, read)
+        replies, problems = split_replies(received, hosted, read, self.plan.timeout)
         lost = {name: problem for node, problem in problems.items() for name in hosted[node]}
         answers: dict[str, Any] = {}
         for found, unusable in replies.values():
@@ -240,6 +240,7 @@ class PhasesRun:
             ordered.send_and_receive(messages, timeout=self.plan.timeout),
             names,
             lambda node, content: consult.read(names[node], content),
+            self.plan.timeout,
         )
         return (
             {name: replies[node] for node, name in names.items() if node in replies},

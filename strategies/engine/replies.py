@@ -89,6 +89,7 @@ def collect(
     messages: Iterable[Message],
     read: Reader,
     log_absent: bool = True,
+    timeout: float | None = None,
 ) -> Replies:
     """Unpack and stack usable replies, and log the reasons for missing ones.
 
@@ -97,10 +98,11 @@ def collect(
     asked : positions of the requested clients of each node.
     read : unpacks and checks the reply of a node.
     log_absent : False if the caller reports absent clients.
+    timeout : seconds that nodes had, ``[experiment] timeout``, for the reasons.
     """
     names = federation.names
     clients = {node: [names[position] for position in positions.tolist()] for node, positions in asked.items()}
-    found, problems = split_replies(messages, asked, lambda node, content: read(content, clients[node]))
+    found, problems = split_replies(messages, asked, lambda node, content: read(content, clients[node]), timeout)
     absent = {name: problem for node, problem in problems.items() for name in clients[node]}
     parts: list[tuple[Tensor, WorkReply]] = []
     rounds: dict[str, dict[str, int]] = {}

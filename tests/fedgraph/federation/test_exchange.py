@@ -145,3 +145,4 @@ def test_a_node_counts_once_and_strangers_not_at_all():
     found, problems = split_replies(replies, [1, 2, 3, 4], read)
     assert found == {1: (1, 5)}
     assert problems == {2: "no number", 3: "the disc is full", 4: "no reply in time"}
+    assert split_replies([], [4], read, 0.5)[1] == {4: "no reply in time, which is 0.5 s ([experiment] timeout)"}

@@ -191,7 +191,7 @@ def test_no_rounds_measure_the_initial_models():
 TROUBLE = {
     "raise": "OSError: the disc is full",
     "error": "no data",
-    "lost": "no reply in time",
+    "lost": r"no reply in time, which is \d+ s \(\[experiment\] timeout\)",
     "gone": "node is offline",
     (lambda content: content["stacked"].clear()): r"the reply holds the arrays \[\]",
 }
