@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -26,7 +26,7 @@ from fedgraph.messages import (
     mark_empty,
     read_proof,
 )
-from fedgraph.support.errors import IdentityError
+from fedgraph.support.errors import IdentityError, quoted
 
 log = logging.getLogger("fedgraph")
 
@@ -47,6 +47,7 @@ def identify(
     on_wait: Callable[[str], None] = lambda text: None,
     traffic: Traffic | None = None,
     tolerate: bool = False,
+    notes: list[str] | None = None,
 ) -> Federation:
     """Run the opening query: all nodes name their clients, until all clients are present.
 
@@ -71,6 +72,8 @@ def identify(
         Counter that the exchange is added to.
     tolerate : bool, default False
         Continue without nodes whose answer is missing, unusable or contradicts the others, see :func:`ask_all_nodes`.
+    notes : list of str, optional
+        Notes of the run, to which those on nodes that are left out are added.
     """
     config = ConfigRecord({CLIENT_KEY: client, EXPERIMENT_KEY: experiment, "label-counts": label_counts})
     content = RecordDict({"config": config})
@@ -82,8 +85,9 @@ def identify(
         return identity
 
     identities = ask_all_nodes(
-        grid, content, "query.identify", read, roll_call, tolerate=tolerate, on_wait=on_wait, traffic=traffic
-    )
+        grid, content, "query.identify", read, roll_call,
+        tolerate=tolerate, on_wait=on_wait, traffic=traffic, notes=notes,
+    )  # fmt: skip
     return Federation.of(identities)
 
 
@@ -97,6 +101,7 @@ def ask_all_nodes(
     tolerate: bool = False,
     on_wait: Callable[[str], None] = lambda text: None,
     traffic: Traffic | None = None,
+    notes: list[str] | None = None,
 ) -> dict[int, SomeAnswer]:
     """Run one exchange with all nodes, including those that connect in time; return answers by node id.
 
@@ -129,6 +134,8 @@ def ask_all_nodes(
         every ten seconds.
     traffic : Traffic, optional
         Counter that the exchange is added to.
+    notes : list of str, optional
+        Notes of the run: those on nodes that are left out, and on clients that are missing, are added.
     """
     reported_by: dict[int, SomeAnswer] = {}
     failed: dict[int, str] = {}
@@ -176,6 +183,8 @@ def ask_all_nodes(
         answers = {node: answer for node, answer in reported_by.items() if node not in refused}
         missing = roll_call.missing(answers.values(), silent)
         if missing is None:
+            # Where clients are expected by name, other nodes do not matter.
+            _note(notes, reported_by, failed | refused if roll_call.expect is None else {})
             return answers
         left = deadline - time.monotonic()
         nobody_comes = not silent and not nodes_may_come(grid)
@@ -183,11 +192,23 @@ def ask_all_nodes(
             waited = "" if nobody_comes else f"waited {wait:.0f} s for nodes, "
             if tolerate and sum(len(answer.clients) for answer in answers.values()) >= roll_call.min_clients:
                 log.warning("%sgoing on although %s", waited, missing)
+                _note(notes, reported_by, failed | refused, f"the run began although {missing}")
                 return answers
             reasons = "".join(f"; node {node}: {problem}" for node, problem in (failed | refused).items())
             raise IdentityError(f"{waited and waited + 'but '}{missing}{reasons}")
         reminder.report(missing, left)
         time.sleep(_POLL_SECONDS)
+
+
+def _note(notes: list[str] | None, reported_by: Mapping[int, Answer], problems: Mapping[int, str], *more: str) -> None:
+    """Add notes on nodes that are left out, by the clients that they host as far as they have said."""
+    if notes is None:
+        return
+    for node, problem in problems.items():
+        clients = reported_by[node].clients if node in reported_by else ()
+        whose = f" of {quoted(clients)}" if clients else f" {node}"
+        notes.append(f"the run began without the node{whose}: {problem}")
+    notes.extend(more)
 
 
 def nodes_may_come(grid: Grid) -> bool:

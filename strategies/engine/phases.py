@@ -174,7 +174,7 @@ class PhasesRun:
             roll_call = replace(roll_call, expect=step.expect)
         federation = identify(
             grid, plan.client, plan.experiment, roll_call, False,
-            on_wait=_waiting, traffic=self.traffic, tolerate=plan.run.tolerant,
+            on_wait=_waiting, traffic=self.traffic, tolerate=plan.run.tolerant, notes=plan.folder.notes,
         )  # fmt: skip
         self.present, self.data, self.nodes = federation, federation.data, len(federation.hosts)
         log.info("%d clients on %d nodes; data: %s", len(federation.names), self.nodes, federation.data)
@@ -182,10 +182,10 @@ class PhasesRun:
 
     def _asked_until_enough(self, grid: Grid, opening: Opening) -> dict[int, Any]:
         """Query all nodes, again when another one connects, until all clients are present or no more may connect."""
-        deadline = time.monotonic() + self.plan.roll_call.wait
+        deadline, notes = time.monotonic() + self.plan.roll_call.wait, self.plan.folder.notes
         while True:
             # Only the last of these exchanges counts, as for any opening query.
-            before, requested = replace(self.traffic), set(grid.get_node_ids())
+            before, noted, requested = replace(self.traffic), len(notes), set(grid.get_node_ids())
             content = self._addressed(opening.request).pack()
             answers = ask_all_nodes(
                 grid,
@@ -197,6 +197,7 @@ class PhasesRun:
                 tolerate=self.plan.run.tolerant,
                 on_wait=_waiting,
                 traffic=self.traffic,
+                notes=notes,
             )
             lacking = opening.lacking(answers)
             if not lacking:
@@ -208,6 +209,7 @@ class PhasesRun:
                     return answers
                 time.sleep(_POLL_SECONDS)
             self.traffic = before
+            del notes[noted:]
 
     def _answers(self, grid: Grid, query: Query) -> dict[str, Any]:
         """Run one exchange with all participants, and return their answers."""

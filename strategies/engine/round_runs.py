@@ -173,6 +173,7 @@ def open_federation(
         on_wait=lambda text: log.info("waiting for nodes: %s", text),
         traffic=traffic,
         tolerate=experiment.experiment.on_missing != "fail",
+        notes=folder.notes,
     )
     log.info("%d clients on %d nodes; data: %s", len(federation.names), len(federation.hosts), federation.data)
     if federation.computed:

@@ -286,16 +286,17 @@ def test_a_client_without_a_public_key_cannot_take_part(keys, tmp_path):
 # ---- any question to all nodes
 
 
-def ask_all(grid, min_clients=1, wait=0.05, tolerate=False, traffic=None):
+def ask_all(grid, min_clients=1, wait=0.05, tolerate=False, traffic=None, notes=None, expected=None):
     content = RecordDict({"config": ConfigRecord({"x": 1})})
     return ask_all_nodes(
         grid,
         content,
         "query.identify",
         Identity.unpack,
-        RollCall(min_clients, wait),
+        RollCall(min_clients, wait, expected),
         tolerate=tolerate,
         traffic=traffic,
+        notes=notes,
     )
 
 
@@ -323,6 +324,29 @@ def test_nodes_without_a_usable_answer_are_gone_without_where_that_may_be(caplog
         assert re.search(f"going on without {text}", caplog.text, re.DOTALL), text
     with pytest.raises(IdentityError, match="node 1001 cannot take part"):
         ask_all(AllThere(BAD))
+
+
+def test_who_is_left_out_is_noted():
+    twice = [{"names": "a b"}, {"names": "c d"}, {"names": "d"}]
+    notes = []
+    assert list(ask_all(AllThere([*twice, BAD[1]]), tolerate=True, notes=notes)) == [1000]
+    assert sorted(note.partition(": ")[0] for note in notes) == [
+        "the run began without the node 1003",
+        "the run began without the node of 'c', 'd'",
+        "the run began without the node of 'd'",
+    ]
+    assert "it says that it hosts client 'd', and so does another node" in "".join(notes)
+
+
+def test_missing_clients_are_noted_and_other_nodes_are_not_where_names_are_expected():
+    notes = []
+    ask_all(AllThere(BAD[:2]), tolerate=True, notes=notes, expected=("a",))
+    assert not notes
+    ask_all(AllThere(BAD[:2]), tolerate=True, notes=notes, expected=("a", "b"))
+    assert notes == [
+        "the run began without the node 1001: no such file: x.h5",
+        "the run began although 1 of 2 clients are here (a); nobody hosts b",
+    ]
 
 
 def test_without_enough_clients_the_reasons_are_told():
