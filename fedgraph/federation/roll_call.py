@@ -68,12 +68,15 @@ class RollCall:
         Required clients; None for all that nodes host.
     keys : mapping of str to EllipticCurvePublicKey or None
         Public keys by client; None if no proof is required.
+    before : tuple of str
+        Clients of a resumed run before it was stopped, who are waited for too; nodes may also host others.
     """
 
     min_clients: int = 1
     wait: float = 60.0
     expect: tuple[str, ...] | None = None
     keys: PublicKeys | None = field(default=None, repr=False)
+    before: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, table: ClientsTable, min_clients: int, wait: float) -> RollCall:
@@ -144,4 +147,6 @@ class RollCall:
         clients = sum(len(answer.clients) for answer in known)
         if clients < self.min_clients:
             return f"only {clients} of at least {self.min_clients} clients are hosted"
+        if gone := [name for name in self.before if name not in hosted]:
+            return f"nobody hosts {some(gone)}, who took part before the run was stopped"
         return None

@@ -32,6 +32,7 @@ from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import (
     State,
     load_json,
+    load_values,
     locked,
     make_folder,
     remove_unfinished,
@@ -202,6 +203,14 @@ class RunFolder:
     def kept(self) -> State:
         """Read the checkpoint. Raises RunError for a damaged one."""
         return read_checkpoint(self.checkpoint)
+
+    def clients_before(self) -> tuple[str, ...]:
+        """Return the clients at the last checkpoint, for whom a resumed run waits; empty without a checkpoint."""
+        if not self.checkpoint.exists():
+            return ()
+        saved = read_checkpoint(self.checkpoint, load_values)
+        present = saved.get("there", {})
+        return tuple(saved.get("clients", ())) or (*present.get("names", ()), *present.get("absent", ()))
 
     @property
     def begun_with(self) -> Path:

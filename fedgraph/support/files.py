@@ -255,16 +255,28 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
 
 def load_state(path: Path) -> State:
     """Read a state. Raises RunError for a file that is missing, broken or not written by :func:`save_state`."""
-    try:
-        with safe_open(str(path), framework="pt") as stream:
-            values = json.loads(stream.metadata()["state"])
-            # A clone is aligned as in a run without a stop.
-            tensors = {name: stream.get_tensor(name).clone() for name in stream.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise RunError(f"cannot read the saved state {path}: {error}") from None
+    with _saved_state(path) as (values, stream):
+        # A clone is aligned as in a run without a stop.
+        tensors = {name: stream.get_tensor(name).clone() for name in stream.keys()}  # noqa: SIM118
     restored = _put_tensors(values, (), tensors)
     assert isinstance(restored, dict)
     return restored
+
+
+def load_values(path: Path) -> dict[str, Any]:
+    """Read a state without its tensors. Raises RunError as :func:`load_state`."""
+    with _saved_state(path) as (values, _):
+        return dict(values)
+
+
+@contextmanager
+def _saved_state(path: Path) -> Iterator[tuple[Any, Any]]:
+    """Yield the values of a state, with places for its tensors, and the open file."""
+    try:
+        with safe_open(str(path), framework="pt") as stream:
+            yield json.loads(stream.metadata()["state"]), stream
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise RunError(f"cannot read the saved state {path}: {error}") from None
 
 
 def load_json(path: Path) -> dict[str, Any]:

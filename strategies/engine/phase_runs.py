@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ def execute_phases(
         for listener in listeners:
             listener.on_epoch(phase, epoch)
 
-    roll_call = experiment.roll_call()
+    roll_call = replace(experiment.roll_call(), before=folder.clients_before())
     run = PhaseRun(
         seed=head.seed,
         data=experiment.data,

@@ -45,7 +45,7 @@ from fedgraph.strategies.engine.nodes import Nodes
 from fedgraph.strategies.engine.peer_predictions import check_comparable, compare_peers
 from fedgraph.strategies.engine.round_results import write_results
 from fedgraph.strategies.engine.scales import with_shared_scales
-from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.errors import ExperimentError, RunError, some
 from fedgraph.support.plugins import load_object
 from fedgraph.support.randomness import derive_seed
 
@@ -168,7 +168,7 @@ def open_federation(
         grid,
         method.client,
         experiment.client_part(settings, final=False),
-        experiment.roll_call(),
+        replace(experiment.roll_call(), before=folder.clients_before()),
         label_counts=experiment.graph.source == "labels",
         on_wait=lambda text: log.info("waiting for nodes: %s", text),
         traffic=traffic,
@@ -234,7 +234,13 @@ def _resume(recorder: Recorder, run: AlgorithmRun, federation: Federation, round
     if saved is None:
         return {}
     if saved["clients"] != list(federation.names):
-        raise RunError("the clients have changed since the run was stopped, and it cannot continue with these")
+        lost = [name for name in saved["clients"] if name not in federation.names]
+        new = [name for name in federation.names if name not in saved["clients"]]
+        raise RunError(
+            f"the clients have changed since the run was stopped (missing: {some(lost) or 'none'}; new: "
+            f"{some(new) or 'none'}), and it cannot continue with these: start the nodes of all that took part. "
+            "[clients] expect leaves out others"
+        )
     _check_same_examples(saved.get("examples", {}), federation)
     try:
         run.load(saved["strategy"])

@@ -37,7 +37,7 @@ from fedgraph.graphical.recovery import RecoverySettings
 from fedgraph.graphical.recovery.summed import UnitSums, recover_from_sums
 from fedgraph.messages import check_content, error_content
 from fedgraph.runs.folder import RunFolder
-from fedgraph.support.errors import DataError, ExperimentError, RunError
+from fedgraph.support.errors import DataError, ExperimentError, IdentityError, RunError
 from fedgraph.support.files import load_state
 
 NAMES = ["east", "north", "west"]
@@ -497,6 +497,24 @@ def test_a_stopped_run_goes_on_after_its_last_whole_phase(table_tables, run_expe
 
 def _ended(folder):
     return (folder / "summary.json").exists()
+
+
+def test_a_resumed_run_does_not_begin_again_with_fewer_clients(table_tables, run_experiment, tmp_path):
+    """Such as when the nodes of some are not connected again yet."""
+    table_tables["experiment"]["min-clients"] = 2
+    table_tables["fedngm"] |= {"ngm": {"epochs": 2, "hidden": 4}, "merge": {"min-clients": 2}}
+    nodes = nodes_with_states(tmp_path)
+    with pytest.raises(RunError, match="stop"):
+        run_experiment(
+            table_tables, node_configs=nodes,
+            client=Listener(lambda asked, content: error_content("stop") if asked.phase == "finish" else content),
+        )  # fmt: skip
+    (path,) = (tmp_path / "runs").iterdir()
+    folder = RunFolder.open(path)
+    assert folder.clients_before() == tuple(NAMES)
+    with pytest.raises(IdentityError, match="nobody hosts west, who took part before the run was stopped"):
+        run_experiment(table_tables, node_configs=nodes[:2], folder=folder)
+    assert run_experiment(table_tables, node_configs=nodes, folder=folder).summary()["clients"] == 3
 
 
 def test_average_and_rounds(table_tables, run_experiment):

@@ -169,6 +169,17 @@ def test_the_run_begins_when_all_expected_clients_are_there():
     ]
 
 
+def test_a_resumed_run_waits_for_the_clients_that_it_had_and_takes_others_too():
+    nodes, before = [{"names": "a"}, {"names": "c"}, {"names": "b"}], ("a", "b")
+    found = identify(Late(nodes), "client", "{}", RollCall(1, 20, before=before), False)
+    assert found.names == ("a", "b", "c")
+    with pytest.raises(IdentityError, match="^waited 0 s for nodes, but nobody hosts b, who took part before the run"):
+        identify(Late(nodes[:2]), "client", "{}", RollCall(1, 0.1, before=before), False)
+    notes = []
+    identify(Late(nodes[:2]), "client", "{}", RollCall(1, 0.1, before=before), False, tolerate=True, notes=notes)
+    assert notes == ["the run began although nobody hosts b, who took part before the run was stopped"]
+
+
 def test_who_is_there_and_who_is_missing_is_told_when_time_is_up():
     with pytest.raises(IdentityError, match="2 of 3 .*nobody hosts c; node 1001: no such"):
         expect(Late([{"names": "a b"}, {"problem": "no such file"}]), "a", "b", "c", wait=0.1)

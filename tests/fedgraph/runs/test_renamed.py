@@ -11,6 +11,7 @@ from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.runs.folder import RunFolder
 from fedgraph.strategies.app import serve
+from fedgraph.support.errors import IdentityError, RunError
 
 
 @pytest.fixture
@@ -106,6 +107,25 @@ def test_the_moments_of_optimisers_are_state_too(digits_tables, tmp_path):
     file.write_text(re.sub(r"(?m)^rounds = 1$", "rounds = 2", file.read_text()))
     notes = fedgraph.resume(path, progress=False).summary["notes"]
     assert any("no longer had their state ('optimiser')" in note for note in notes)
+
+
+# ---- clients that are missing or new
+
+
+def test_a_resumed_run_says_which_clients_have_changed(begun, run_experiment, digits_tables):
+    folder = RunFolder.open(begun)
+    assert folder.clients_before() == tuple(f"client-{number}" for number in range(6))
+
+    def go_on(*nodes):
+        return run_experiment(digits_tables, node_configs=[{"clients": names} for names in nodes], folder=folder)
+
+    with pytest.raises(IdentityError, match="nobody hosts client-5, who took part before the run was stopped"):
+        go_on("client-0,client-1,client-2,client-3,client-4")
+    file = begun / "experiment.toml"
+    file.write_text(file.read_text().replace('on-missing = "fail"', 'on-missing = "skip"'))
+    with pytest.raises(RunError, match=r"clients have changed .*\(missing: client-5; new: none\)"):
+        go_on("client-0,client-1", "client-2,client-3,client-4")
+    assert go_on("client-0,client-1,client-5", "client-2,client-3,client-4").is_finished
 
 
 # ---- nodes that several runs use
