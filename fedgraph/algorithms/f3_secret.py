@@ -200,7 +200,13 @@ class F3Secret(OwnersAlgorithm[F3SecretSettings]):
             # A few aggregators cannot exclude an owner if the others are enough.
             by = {owner: [name for name, answer in answers.items() if owner in answer.unopened] for owner in sealed}
             most = len(names) - threshold
-            unopened = {owner: f"{', '.join(who)}: {_UNOPENED} it" for owner, who in by.items() if len(who) > most}
+            # Those that can open nothing have lost their keys, which is no fault of the owners.
+            without_keys = {name for name, answer in answers.items() if len(answer.unopened) == len(sealed) > 1}
+            unopened = {
+                owner: f"{', '.join(who)}: {_UNOPENED} it"
+                for owner, who in by.items()
+                if len(who) > most and not set(who) <= without_keys
+            }
             if unopened:
                 return {}, unopened
         listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())

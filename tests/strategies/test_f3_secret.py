@@ -1,6 +1,7 @@
 """Inference on secret shares over the in-process grid: what comes out, who sees what, and who may be away."""
 
 import csv
+import shutil
 import subprocess
 import sys
 
@@ -226,6 +227,23 @@ def test_an_aggregator_that_does_not_answer_is_done_without(trained):
     assert not whole.summary()["notes"]
     with pytest.raises(RunError, match=r"1 came \(east: gone; west: gone\)"):
         trained(client=Wire(silent("east", "west")))
+
+
+def test_aggregators_that_have_lost_their_keys_are_not_taken_for_owners_with_bad_shares(trained, tmp_path):
+    def client(message, context):
+        name = context.node_config.get("aggregator")
+        if step(message) == "compute" and name in lost:
+            shutil.rmtree(tmp_path / "state" / "aggregators" / name)
+        return client_app(message, context)
+
+    whole, lost = trained(), {"east"}
+    found = trained(client=client)
+    assert found.summary()["aggregators_used"] == ["north", "west"]
+    np.testing.assert_array_equal(numbers(found), numbers(whole))
+    lost = {"east", "north"}
+    for policy in ("fail", "skip"):
+        with pytest.raises(RunError, match="answers of 2 aggregators are needed, but 1 came .*east: cannot open"):
+            trained(client=client, experiment={"on-missing": policy})
 
 
 def cheating(message, reply):
