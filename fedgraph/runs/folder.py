@@ -78,8 +78,10 @@ class RunFolder:
 
         Runs over nodes that others use too have Flower's number after it: their folders may have the same name.
         """
-        with suppress(RunError):
-            return str(load_json(self._environment_file).get("run", self.name))
+        for file in (self._environment_file, self.path / "summary.json"):
+            with suppress(RunError):
+                if known := load_json(file).get("run"):
+                    return str(known)
         return self.name
 
     @classmethod

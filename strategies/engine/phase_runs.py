@@ -111,6 +111,7 @@ def execute_phases(
                 nodes=running.nodes,
                 groups=outcome.groups,
             ),
+            "run": folder.run,
             "measured": outcome.measured,
             **({} if outcome.task is None else {"task": asdict(outcome.task)}),
             **outcome.facts,

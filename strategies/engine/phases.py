@@ -169,12 +169,13 @@ class PhasesRun:
     def _identified(self, grid: Grid, step: Identify) -> Federation:
         """Query all nodes for their clients and data."""
         plan = self.plan
-        roll_call = plan.roll_call
+        roll_call, notes = plan.roll_call, plan.folder.notes
         if plan.run.tolerant and roll_call.expect is None:
-            roll_call = replace(roll_call, expect=step.expect)
+            # The algorithm itself tells who is missing of those that it expects.
+            roll_call, notes = replace(roll_call, expect=step.expect), notes if step.expect is None else []
         federation = identify(
             grid, plan.client, plan.experiment, roll_call, False,
-            on_wait=_waiting, traffic=self.traffic, tolerate=plan.run.tolerant, notes=plan.folder.notes,
+            on_wait=_waiting, traffic=self.traffic, tolerate=plan.run.tolerant, notes=notes,
         )  # fmt: skip
         self.present, self.data, self.nodes = federation, federation.data, len(federation.hosts)
         log.info("%d clients on %d nodes; data: %s", len(federation.names), self.nodes, federation.data)

@@ -87,7 +87,7 @@ def test_forecasts_are_those_of_the_kept_models(road_tables, run_experiment, rew
     training = KNOWN * 7 // 10
     series = torch.from_numpy(np.load(road_tables["data"]["path"])["data"].T)
     names = list(road_tables["data"]["names"])
-    kept = ClientState(run.path / "nodes" / "local-models" / "forecasting", run.name, "encoder")
+    kept = ClientState(run.path / "nodes" / "local-models" / "forecasting", run.run, "encoder")
     model = build({"name": "rnn", "hidden": 12}, TaskSpec("forecast", (INPUTS, 1), (OUTPUTS,)))
     empty = {"parameters": torch.zeros(model.layout.num_parameters)}
     state = model.layout.unflatten(kept.load(fitted.owners, 2, empty)["parameters"])
