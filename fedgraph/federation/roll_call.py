@@ -148,5 +148,5 @@ class RollCall:
         if clients < self.min_clients:
             return f"only {clients} of at least {self.min_clients} clients are hosted"
         if gone := [name for name in self.before if name not in hosted]:
-            return f"nobody hosts {some(gone)}, who took part before the run was stopped"
+            return f"of the clients that took part before the run was stopped, nobody hosts {some(gone)}"
         return None

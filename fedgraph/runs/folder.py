@@ -74,9 +74,9 @@ class RunFolder:
 
     @cached_property
     def run(self) -> str:
-        """Name under which nodes keep the state of their clients, which the folder had when the run began.
+        """Name of the folder when the run began, under which nodes keep their clients' state.
 
-        Runs over nodes that others use too have Flower's number after it: their folders may have the same name.
+        In Flower's processes, its number of the run follows: runs over the same nodes may have folders of one name.
         """
         for file in (self._environment_file, self.path / "summary.json"):
             with suppress(RunError):

@@ -512,7 +512,7 @@ def test_a_resumed_run_does_not_begin_again_with_fewer_clients(table_tables, run
     (path,) = (tmp_path / "runs").iterdir()
     folder = RunFolder.open(path)
     assert folder.clients_before() == tuple(NAMES)
-    with pytest.raises(IdentityError, match="nobody hosts west, who took part before the run was stopped"):
+    with pytest.raises(IdentityError, match="clients that took part before the run was stopped, nobody hosts west"):
         run_experiment(table_tables, node_configs=nodes[:2], folder=folder)
     assert run_experiment(table_tables, node_configs=nodes, folder=folder).summary()["clients"] == 3
 

@@ -119,7 +119,7 @@ def test_a_resumed_run_says_which_clients_have_changed(begun, run_experiment, di
     def go_on(*nodes):
         return run_experiment(digits_tables, node_configs=[{"clients": names} for names in nodes], folder=folder)
 
-    with pytest.raises(IdentityError, match="nobody hosts client-5, who took part before the run was stopped"):
+    with pytest.raises(IdentityError, match="clients that took part before the run was stopped, nobody hosts client-5"):
         go_on("client-0,client-1,client-2,client-3,client-4")
     file = begun / "experiment.toml"
     file.write_text(file.read_text().replace('on-missing = "fail"', 'on-missing = "skip"'))
