@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedgraph.strategies.engine.replies import Replies
-from fedgraph.support.errors import quoted
+from fedgraph.support.errors import quoted, some
 from fedgraph.support.files import State
 
 log = logging.getLogger("fedgraph")
@@ -36,13 +36,14 @@ class KeptStates:
                 last[name] = found[name]
             new = [_Loss(server_round, purpose, found[name], name) for name in sorted(lost)]
             for words in _in_words(new):
-                log.warning("%s; %s", words, _ADVICE)
+                # Of a node that loses its state in every round, the screen shows only the first loss.
+                log.warning("%s; %s", words, _ADVICE, extra={"once": f"lost state: {words.partition(':')[2]}"})
             self._lost += new
         for purpose, saved in replies.saved.items():
             self._last.setdefault(purpose, {}).update(saved)
 
     def notes(self) -> list[str]:
-        """Return a sentence for each round, purpose and kind of loss, for the notes of the run."""
+        """Return a sentence for each kind of loss, for the notes of the run."""
         return _in_words(self._lost)
 
     def state(self) -> State:
@@ -65,12 +66,16 @@ class _Loss(NamedTuple):
 
 
 def _in_words(lost: Sequence[_Loss]) -> list[str]:
+    """Return a sentence for the same loss of the same clients, with its rounds: a node may lose its state in each."""
     clients: dict[tuple[int, str, int], list[str]] = {}
     for each in lost:
         clients.setdefault(each[:3], []).append(each.client)
+    rounds: dict[tuple[str, int, tuple[str, ...]], list[int]] = {}
+    for (server_round, purpose, found), names in clients.items():
+        rounds.setdefault((purpose, found, tuple(sorted(names))), []).append(server_round)
     return [
-        f"round {server_round}: the nodes of {quoted(sorted(names))} "
+        f"round{'s' * (len(numbers) > 1)} {some(numbers)}: the nodes of {quoted(names)} "
         + (f"had an older state, of round {found} " if found >= 0 else "no longer had their state ")
         + f"('{purpose}'), and went on {'from' if found >= 0 else 'without'} it"
-        for (server_round, purpose, found), names in clients.items()
+        for (purpose, found, names), numbers in rounds.items()
     ]

@@ -4,6 +4,7 @@ import re
 import shutil
 
 import pytest
+import torch
 
 import fedgraph
 from fedgraph.clients.app import app
@@ -11,6 +12,8 @@ from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.runs.folder import RunFolder
 from fedgraph.strategies.app import serve
+from fedgraph.strategies.engine.kept_states import KeptStates
+from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import IdentityError, RunError
 
 
@@ -52,6 +55,23 @@ def test_state_that_is_gone_is_noted(begun, caplog):
     note = f"round 2: the nodes of {CLIENTS} no longer had their state ('personal-layers'), and went on without it"
     assert note in run.summary["notes"]
     assert f"{note}; to go on with that state, stop the run, put back the state folders of these nodes" in caplog.text
+
+
+def test_a_node_that_loses_its_state_in_every_round_is_noted_once(caplog):
+    states, empty = KeptStates(), torch.zeros(0)
+    for server_round in range(1, 5):
+        found = {"control-variates": {"b": -1, "a": -1, "c": server_round - 1 or -1}}
+        replies = Replies(
+            empty, (), {}, {}, None, empty, found=found, saved={"control-variates": dict.fromkeys("abc", server_round)}
+        )
+        states.update(server_round, replies)
+    again = KeptStates()
+    again.load_state(states.state())
+    note = (
+        "rounds 2, 3, 4: the nodes of 'a', 'b' no longer had their state ('control-variates'), and went on without it"
+    )
+    assert states.notes() == again.notes() == [note]
+    assert len({record.once for record in caplog.records}) == 1
 
 
 def test_state_of_an_earlier_round_is_noted(begun):
