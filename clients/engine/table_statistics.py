@@ -7,8 +7,10 @@ different noise add up, to what the node consents to in a run at most.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,15 +23,23 @@ from torch import Tensor
 from fedgraph.algorithms.fedngm_messages import PhaseRequest
 from fedgraph.algorithms.fedngm_settings import FedNGMSettings
 from fedgraph.clients.engine.node import Node
-from fedgraph.clients.engine.statistics_spent import SpentStatistics
 from fedgraph.clients.engine.table_rows import TableRows
 from fedgraph.data.schema import Schema, schema_as_json
 from fedgraph.federation import listed
 from fedgraph.graphical import Consent, SharedStatistics, check_consent, shared_statistics
 from fedgraph.graphical.recovery import UnitSums, with_noise
+from fedgraph.privacy.noise import CountNoiseSettings
 from fedgraph.privacy.secret import KeyPair, masked
 from fedgraph.support.errors import DataError, IdentityError, ReplyError, quoted
-from fedgraph.support.files import file_name, json_digest, load_state, save_state, write_atomically
+from fedgraph.support.files import (
+    file_name,
+    json_digest,
+    load_json,
+    load_state,
+    locked,
+    save_state,
+    write_atomically,
+)
 from fedgraph.training import ClientState
 
 _CONSENT = "FEDGRAPH_CONSENT"
@@ -76,6 +86,33 @@ def loss_in_all(settings: FedNGMSettings, consent: Consent) -> list[str]:
             f"{consent.max_delta:g} in a run (node config consent-epsilon, consent-delta)"
         )
     return [f"({told})"]
+
+
+@dataclass(frozen=True)
+class SpentStatistics:
+    """The record of a client's releases in a run, in ``folder`` of the run's state on the node."""
+
+    folder: Path
+    client: str
+
+    def spend(self, release: str, noise: CountNoiseSettings, consent: Consent) -> None:
+        """Record the release named ``release``, before it leaves; one that is repeated counts once.
+
+        Raises DataError when all releases of the run together are more than the node consents to, and RunError for a
+        broken record.
+        """
+        path = self.folder / f"{file_name(self.client)}.json"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with locked(path.with_suffix(".lock")):
+            spent = load_json(path) if path.exists() else {}
+            others = [loss for name, loss in spent.items() if name != release]
+            consent.check_total(self.client, _total(others), noise.loss)
+            if release not in spent:
+                write_atomically(path, json.dumps({**spent, release: noise.loss}).encode())
+
+
+def _total(losses: Collection[tuple[float, float]]) -> tuple[float, float]:
+    return math.fsum(epsilon for epsilon, _ in losses), math.fsum(delta for _, delta in losses)
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ quantiles are then read from.
 
 - Protects: one row, against all observers: with another row in its place, the release looks nearly the same.
 - The loss of a person with several rows is multiplied by their number, and each release with fresh noise adds its own.
-  Columns do not add to it: the noise grows with their number. A node adds up what it has told in a run, and refuses
-  more than its ``consent-epsilon``; every further run begins at 0.
+  Columns do not add to it: the noise grows with their number. A node adds up what it has disclosed in a run, and
+  refuses more than its ``consent-epsilon``; every further run begins at 0.
 - Does not hide the number of rows, the names of columns, nor the categories themselves.
 
 **Sums** (``masks``; ``[fedngm.recovery] masks``). Clients add masks to integers that cancel in the sum (Bonawitz et al.
