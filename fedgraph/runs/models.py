@@ -111,7 +111,7 @@ class RunModels(Mapping[str, dict[str, Tensor]]):
     @property
     def run(self) -> str:
         """Name of the run in the nodes' state folders."""
-        return str(self._summary.get("run", self._with_nodes.get("run", RunFolder(self.path).run)))
+        return str(self._with_nodes.get("run", RunFolder(self.path).run))
 
     def place(self, purpose: str) -> Path:
         """Return the path, relative to a state folder, of the nodes' state of the run for ``purpose``."""
