@@ -311,7 +311,10 @@ class PhasesRun:
         present = saved.pop("there", {})
         self._count_on(saved.pop("traffic"), saved.pop("seconds"))
         if saved.pop("asked", None) != self._asked:
-            log.info("clients or the experiment have changed since this run was stopped: starting again")
+            folder.notes.append(
+                "clients, or what they are asked for, had changed since the run was stopped: it began again"
+            )
+            log.warning("%s", folder.notes[-1])
             return {}
         if not self.present.names:
             # No further requests: the current nodes of clients do not matter.

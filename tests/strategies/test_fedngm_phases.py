@@ -517,6 +517,22 @@ def test_a_resumed_run_does_not_begin_again_with_fewer_clients(table_tables, run
     assert run_experiment(table_tables, node_configs=nodes, folder=folder).summary()["clients"] == 3
 
 
+def test_a_resumed_run_that_begins_again_with_fewer_clients_says_so(table_tables, run_experiment, tmp_path):
+    table_tables["experiment"] |= {"min-clients": 2, "on-missing": "skip", "wait": 0.0}
+    table_tables["fedngm"] |= {"ngm": {"epochs": 2, "hidden": 4}, "merge": {"min-clients": 2}}
+    nodes = nodes_with_states(tmp_path)
+    with pytest.raises(RunError):
+        run_experiment(
+            table_tables, node_configs=nodes,
+            client=Listener(lambda asked, content: error_content("stop") if asked.phase == "finish" else content),
+        )  # fmt: skip
+    (path,) = (tmp_path / "runs").iterdir()
+    summary = run_experiment(table_tables, node_configs=nodes[:2], folder=RunFolder.open(path)).summary()
+    assert summary["clients"] == 2
+    again = "clients, or what they are asked for, had changed since the run was stopped: it began again"
+    assert again in summary["notes"]
+
+
 def test_average_and_rounds(table_tables, run_experiment):
     table_tables["fedngm"] |= {"global-model": "average", "rounds": 3, "personal": "fine-tuned"}
     listener = Listener()
