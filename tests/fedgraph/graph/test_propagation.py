@@ -134,7 +134,7 @@ def test_dense_and_sparse_products_agree(columns, monkeypatch):
     monkeypatch.setattr(propagation, "_POWER_UP_TO_CLIENTS", 100)
     hop_by_hop = random_graph(520, 0.01).normalised()
     torch.testing.assert_close(hop_by_hop.apply(stacked, 3), by_power, rtol=1e-5, atol=1e-5)
-    assert set(hop_by_hop._cache) == {(torch.device("cpu"), 1)}, "the power was made all the same"
+    assert set(hop_by_hop._cache) == {(torch.device("cpu"), torch.float32, 1)}, "the power was made all the same"
 
 
 @pytest.mark.parametrize(("clients", "density"), [(90, 0.5), (520, 0.01)])
