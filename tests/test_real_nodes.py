@@ -67,7 +67,7 @@ def test_peers_of_ipa_on_real_nodes_take_turns_with_the_same_weights_as_in_proce
     real = summary(*run_on_real_nodes(digits_tables, tmp_path, configs))
     assert real["weights_sha256"] == known["weights_sha256"]
     assert real["per_client"] == known["per_client"]
-    # Who is there, the initial models, two rounds of three turns, and the final models, as models move after their turn.
+    # Who is there, the initial models, two rounds of three turns, and the final models, which move after their turn.
     assert real["exchanges"] == known["exchanges"] == 1 + 1 + 2 * 3 + 1
 
 
