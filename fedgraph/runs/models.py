@@ -44,9 +44,9 @@ class RunModels(Mapping[str, dict[str, Tensor]]):
 
     def __init__(self, folder: RunFolder, summary: Mapping[str, Any], experiment: Experiment) -> None:
         self.path, self._summary, self._experiment = folder.path, summary, experiment
-        if not folder.models.is_file() and "models_per_round" in summary:
-            raise RunError(f"{folder.models} was removed: {how_to_write_again(self.path)}")
         if not folder.models.is_file():
+            if "models_per_round" in summary:
+                raise RunError(f"{folder.models} was removed: {how_to_write_again(self.path)}")
             raise RunError(f"{self.path} has no models.safetensors: '{self._method}' does not train client models")
         self.at_server, self.shared = load_models(folder.models)
 

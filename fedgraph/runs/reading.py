@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import tomllib
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgraph.support.errors import RunError
-from fedgraph.support.files import State, load_json, load_state
+from fedgraph.support.files import State, json_object, load_json, load_state
 
 log = logging.getLogger("fedgraph")
 
@@ -59,9 +58,7 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
     content = file.read_bytes() if file.is_file() else b""
     for number, line in enumerate(content.splitlines(), 1):
         try:
-            value = json.loads(line.decode())
-            if not isinstance(value, dict):
-                raise ValueError("it is no JSON object")
+            value = json_object(line)
         except ValueError as error:
             raise RunError(f"{file}, line {number}, is damaged ({error}): remove this line") from None
         yield value
@@ -71,14 +68,11 @@ def read_summary(file: Path) -> dict[str, Any]:
     """Read ``summary.json``. Raises RunError when it is missing, as the run is not finished, or broken."""
     folder = file.parent
     try:
-        summary = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(summary, dict):
-            raise ValueError("it is no JSON object")
+        return json_object(file.read_bytes())
     except FileNotFoundError:
         raise RunError(f"{folder} is not finished: it has no summary.json") from None
     except (OSError, ValueError) as error:
         raise RunError(f"{folder}: summary.json is damaged: {error}; {how_to_write_again(folder)}") from None
-    return summary
 
 
 def how_to_write_again(folder: Path) -> str:

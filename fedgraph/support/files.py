@@ -282,12 +282,17 @@ def _saved_state(path: Path) -> Iterator[tuple[Any, Any]]:
 def load_json(path: Path) -> dict[str, Any]:
     """Read a JSON object of a run. Raises RunError for a file that is missing or broken."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("it is no JSON object")
-        return found
+        return json_object(path.read_bytes())
     except (OSError, ValueError) as error:
         raise RunError(f"cannot read {path} ({error}): put a copy of it back, or start a new run") from None
+
+
+def json_object(content: bytes) -> dict[str, Any]:
+    """Parse a JSON object in UTF-8. Raises ValueError for anything else."""
+    found = json.loads(content.decode())
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")
+    return found
 
 
 def _take_tensors(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
