@@ -20,15 +20,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from fedgraph.data.columns import (
-    MISSING,
-    Floats,
-    Table,
-    as_category,
-    from_frame,
-    likely_marks,
-    with_embeddings,
-)
+from fedgraph.data.columns import MISSING, Floats, Table, as_category, from_frame, likely_marks, with_embeddings
 from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, as_dicts, read_values, to_values
 from fedgraph.data.schema import Schema, SchemaSettings, excluded_columns, infer_schema
 from fedgraph.graph import FeatureGraph
