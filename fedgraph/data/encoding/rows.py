@@ -129,9 +129,11 @@ def _column(values: Sequence[Any], feature: Feature) -> pa.Array:
 
 def is_missing(value: Any) -> bool:
     """Return whether a value is None, NaN, NaT, or NA of pandas."""
-    unequal = value != value
-    # A comparison with NA is NA, and has no truth value.
-    return value is None or (bool(unequal) if isinstance(unequal, bool | np.bool_) else str(unequal) == "<NA>")
+    import pandas as pd
+
+    found = pd.isna(value)
+    # Of several values, such as an embedding, it returns an array.
+    return np.ndim(found) == 0 and bool(found)
 
 
 def _single(value: Any, feature: Feature) -> Any:
