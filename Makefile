@@ -14,7 +14,7 @@ export FLWR_TELEMETRY_ENABLED := 0
 # Tests start dozens of programs, each of which would compile hundreds of modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-process test-all test-docker test-flower lint docs venv clean
+.PHONY: run test test-process test-all test-docker test-flower test-versions lint docs venv clean
 
 run: venv  ## A tour of all four methods, in two minutes.
 	$(BIN)/fedgraph tour
@@ -44,6 +44,17 @@ test-flower:  ## What starts servers, on another version of Flower: make test-fl
 	$(FLOWER)/bin/python -m pip install --quiet --no-deps "flwr==$(VERSION)"
 	$(FLOWER)/bin/flwr --version
 	$(FLOWER)/bin/pytest -m "process and not slow" -n 2 --dist loadgroup
+
+# Where the package index has CUDA builds of PyTorch, several GB are downloaded.
+RESOLUTION := lowest-direct
+VERSIONS := .venv-$(RESOLUTION)
+test-versions: export OMP_NUM_THREADS := 1
+test-versions:  ## The tests of every change with the oldest versions that pyproject.toml allows; with RESOLUTION=highest, the newest.
+	$(PYTHON) -m venv --clear $(VERSIONS)
+	$(VERSIONS)/bin/python -m pip install --quiet "uv>=0.5,<1"
+	$(VERSIONS)/bin/uv pip install --quiet --python $(VERSIONS)/bin/python --resolution $(RESOLUTION) -e ".[dev]"
+	$(VERSIONS)/bin/uv pip list --python $(VERSIONS)/bin/python
+	$(VERSIONS)/bin/pytest -m "not slow and not process" -n 2 --dist loadgroup
 
 lint: venv
 	$(BIN)/ruff check .

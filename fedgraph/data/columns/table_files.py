@@ -231,9 +231,15 @@ def _cleaned(arrow: pa.Table, where: str, missing: Sequence[str], advice: str) -
         if is_text(array.type):
             array = pc.utf8_trim_whitespace(array.cast(pa.string()))
             plain = pc.all(pc.string_is_ascii(array)).as_py()
-            array = array if plain or plain is None else pc.utf8_normalize(array, form="NFC")
+            array = array if plain or plain is None else _composed(array)
         cleaned[name] = mask_missing(array, missing)
     return Table(cleaned, where, categorical=categorical)
+
+
+def _composed(texts: pa.StringArray) -> pa.StringArray:
+    """Return texts in Unicode normal form C; ``pyarrow.compute.utf8_normalize`` returns form D before pyarrow 26."""
+    different = texts.dictionary_encode()
+    return pa.array(map(composed, different.dictionary.to_pylist()), pa.string()).take(different.indices)
 
 
 def _is_of_categories(kind: pa.DataType) -> bool:

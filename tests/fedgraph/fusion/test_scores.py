@@ -106,8 +106,9 @@ def test_owners_are_scored_by_the_samples_that_they_have(classes):
     present[:, 4] = labels == 1
     found = owner_scores(predictions, present, labels)
     for owner in range(3):
-        own, truth = predictions[present[:, owner], owner], labels[present[:, owner]]
-        chosen, averaged = decided(own), "binary" if classes == 2 else "macro"
+        known, labelled = predictions[present[:, owner], owner], labels[present[:, owner]]
+        own, truth = known.numpy(), labelled.numpy()
+        chosen, averaged = decided(known).numpy(), "binary" if classes == 2 else "macro"
         if classes == 2:
             area = roc_auc_score(truth, own[:, 1])
         else:
@@ -119,12 +120,12 @@ def test_owners_are_scored_by_the_samples_that_they_have(classes):
             "loss": log_loss(truth, own, labels=range(classes)),
         }
         assert {name: float(values[owner]) for name, values in found.items()} == pytest.approx(expected)
-        assert scores(own, truth) == pytest.approx(expected)
+        assert scores(known, labelled) == pytest.approx(expected)
     assert all(math.isnan(values[3]) for values in found.values()), "it has no sample"
     assert math.isnan(found["auc"][4])
     own = decided(predictions[present[:, 4], 4])
     average = "binary" if classes == 2 else "macro"
-    assert float(found["f1"][4]) == pytest.approx(f1_score(torch.ones_like(own), own, average=average))
+    assert float(found["f1"][4]) == pytest.approx(f1_score(np.ones(len(own)), own.numpy(), average=average))
     for name, values in decision_scores(predictions, present, labels).items():
         torch.testing.assert_close(values, found[name], rtol=0, atol=0, equal_nan=True)
 

@@ -19,7 +19,7 @@ from fedgraph.support.errors import GraphError
 from fedgraph.support.threads import pinned_threads
 
 quick = settings(max_examples=40, derandomize=True)
-weights = st.sampled_from([0.0, 0.0, 1e-40, 0.25, 1.0, 3.0])
+weights = st.sampled_from([0.0, 0.0, float(np.float32(1e-40)), 0.25, 1.0, 3.0])
 matrices = st.integers(1, 7).flatmap(lambda n: arrays(np.float32, (n, n), elements=weights))
 
 
