@@ -101,6 +101,7 @@ class TableNode(Node):
             None,
             node.done,
             node.states,
+            node.attempts,
             node_client_name(context),
             lambda: load(context),
         )

@@ -184,6 +184,7 @@ class CohortClient(Configured[S]):
                 f"the strategy requires {STOCK_TERMS[name]}, which {cls.__name__} does not implement: derive the class "
                 "from fedgraph.clients.engine.stock:StockClient"
             )
+        node = replace(node, attempts=request.attempts)
         served = cls(node, request)
         fingerprint = named(message.content)
         if fingerprint:

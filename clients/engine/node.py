@@ -63,6 +63,8 @@ class Node:
         append to it.
     states : dict of (str, str) to ClientState
         Clients' state that was loaded or saved for a message, by run and purpose.
+    attempts : mapping of str to int
+        Attempts at the run of the message, see :class:`fedgraph.training.ClientState`.
     """
 
     config: Mapping[str, Any]
@@ -72,6 +74,7 @@ class Node:
     own: OwnData | None = None
     done: list[str] = field(default_factory=list, compare=False, repr=False)
     states: dict[tuple[str, str], ClientState] = field(default_factory=dict, compare=False, repr=False)
+    attempts: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, context: Context) -> Node:
@@ -295,7 +298,7 @@ class Node:
 
     def state(self, run: str, purpose: str) -> ClientState:
         """Return the state of this node's clients in a run for one purpose, such as ``optimiser``."""
-        return self.states.setdefault((run, purpose), ClientState(self.state_dir, run, purpose))
+        return self.states.setdefault((run, purpose), ClientState(self.state_dir, run, purpose, self.attempts))
 
 
 _prepared: dict[Hashable, Any] = {}

@@ -8,6 +8,7 @@ and ``shared`` (tensors without a client axis). A reply has ``config`` (whose re
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import index
@@ -66,6 +67,9 @@ class WorkRequest(Request):
         Instead return ``predicted`` and true classes (``targets``) of each client's test examples.
     mean : bool
         Return the mean of the trained models, weighted by training examples, instead of all of them.
+    attempts : mapping of str to int
+        The last round whose client state counts, of each attempt at the run, see
+        :class:`fedgraph.training.ClientState`; empty if all does.
     """
 
     clients: tuple[str, ...]
@@ -77,6 +81,7 @@ class WorkRequest(Request):
     keep_from: int = 0
     predict: bool = False
     mean: bool = False
+    attempts: Mapping[str, int] = field(default_factory=dict)
 
     def pack(self, shared: ArrayRecord | None = None) -> RecordDict:
         """Convert to Flower records; ``shared`` is an existing record of that name."""
@@ -90,6 +95,8 @@ class WorkRequest(Request):
                 KEEP_KEY: self.keep_from,
                 "predict": self.predict,
                 "mean": self.mean,
+                "attempts": list(self.attempts),
+                "attempts-until": list(self.attempts.values()),
             }
         )
         return RecordDict(
@@ -121,7 +128,16 @@ class WorkRequest(Request):
                 keep_from=int(config[KEEP_KEY]),
                 predict=bool(config["predict"]),
                 mean=bool(config["mean"]),
+                attempts=_attempts(config.get("attempts", ()), config.get("attempts-until", ())),
             )
+
+
+def _attempts(names: Sequence[str], until: Sequence[int]) -> dict[str, int]:
+    """Return the attempts of a request; those of older versions have none."""
+    known = [name for name in names if re.fullmatch("[0-9a-f]{8}|", name)]
+    if len(known) < len(names):
+        raise ReplyError("the request has attempts that are not named by 8 hexadecimal digits")
+    return {name: int(last) for name, last in zip(known, until, strict=True)}
 
 
 class _Sent(dict[str, Tensor]):

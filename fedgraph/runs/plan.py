@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -32,6 +32,8 @@ class RunPlan:
         Part of the experiment that is sent to nodes, as JSON.
     run : str
         Name under which nodes keep their clients' state.
+    attempts : mapping of str to int
+        The last round that counts of each attempt at the run, see :class:`fedgraph.training.ClientState`.
     rounds : int
         Maximum number of rounds.
     seed, min_clients, on_missing, checkpoint_every
@@ -54,6 +56,7 @@ class RunPlan:
     client: str
     experiment: str
     run: str
+    attempts: Mapping[str, int] = field(default_factory=dict)
     rounds: int = 0
     seed: int = 0
     splits: tuple[SplitName, ...] = ("validation", "test")

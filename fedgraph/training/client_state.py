@@ -1,10 +1,11 @@
 """State of clients between rounds, kept by their node: one file per round for the clients saved together.
 
-    state folder / run / purpose / digest of the client names / round-<round>-save-<number>.safetensors
+    state folder / run / purpose / digest of the client names / round-<round>-save-<number>-<attempt>.safetensors
 
 Clients may be saved in different groups later (a resumed run assigns them to other nodes, a request is for some of a
 node's clients), and nodes of one machine may share the folder. The number of a save exceeds those of all earlier saves
-of its clients, and thus determines which of two files is newer, without a clock.
+of its clients, and thus determines which of two files is newer, without a clock. A run that is stopped and resumed has
+another attempt: state that the first one saved in rounds after the checkpoint does not count any more.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from fedgraph.support.files import file_name, is_unfinished, json_digest
 from fedgraph.training.row_file import read_clients, read_rows, write_rows
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
-_FILE = re.compile(r"round-(\d+)-save-(\d+)\.safetensors")
+_FILE = re.compile(r"round-(\d+)-save-(\d+)(?:-([0-9a-f]{8}))?\.safetensors")
 _ATTEMPTS = 20
 
 Result = TypeVar("Result")
@@ -44,6 +45,7 @@ class _Kept(NamedTuple):
     round: int
     digest: str
     name: str
+    attempt: str
 
     def replaces(self, other: _Kept, keep_from: int) -> bool:
         """Return whether no request for round ``keep_from`` or later needs ``other``, for a client in both files.
@@ -57,8 +59,9 @@ class ClientState:
     """State folder of one run on one node, for one ``purpose``.
 
     A request for round r sees the state after an earlier round, never that of an interrupted round r, so a resumed run
-    finds the state of its last finished round. All methods raise RunError for a file that is broken, has another format
-    or does not fit the request.
+    finds the state of its last finished round. A client that was away when these rounds were repeated finds its state
+    at the checkpoint. All methods raise RunError for a file that is broken, has another format or does not fit the
+    request.
 
     Parameters
     ----------
@@ -68,6 +71,9 @@ class ClientState:
         Name of the run.
     purpose : str
         Name of the state among those of the run.
+    attempts : mapping of str to int, optional
+        The last round that counts of each attempt at the run, by its identifier of 8 hexadecimal digits; the last one
+        is that which saves. Without attempts, all state counts.
 
     Attributes
     ----------
@@ -80,10 +86,11 @@ class ClientState:
     MEASURED: ClassVar[str] = "measured"
     """Purpose of the models evaluated last, if the server does not have them."""
     LAST: ClassVar[int] = 1 << 40
-    """A round after all others, to load what was saved last, whatever its round."""
+    """A round after all others, to load what was saved last, whatever its round and attempt."""
 
-    def __init__(self, folder: Path, run: str, purpose: str) -> None:
+    def __init__(self, folder: Path, run: str, purpose: str, attempts: Mapping[str, int] | None = None) -> None:
         self._folder = folder / file_name(run) / purpose
+        self._attempts = dict(attempts or {})
         self.found: dict[str, int] = {}
         self.saved: int | None = None
 
@@ -131,7 +138,9 @@ class ClientState:
         names, rows = _sorted(clients, stacked)
         packings = self._packings_with(names)
         number = 1 + max((kept.save for digest in packings for kept in self._files(digest)), default=0)
-        saved = _Kept(number, after, _digest(names), f"round-{after}-save-{number}.safetensors")
+        attempt = next(reversed(self._attempts), "")
+        name = f"round-{after}-save-{number}{'-' * bool(attempt)}{attempt}.safetensors"
+        saved = _Kept(number, after, _digest(names), name, attempt)
         present = _entries(self._folder / saved.digest)
         _repeated(lambda: write_rows(self._path(saved), names, rows), self._folder)
         self._drop_own(saved, present, keep_from)
@@ -145,7 +154,8 @@ class ClientState:
         packings = self._packings_with(clients)
         latest: dict[str, tuple[_Kept, int]] = {}
         for digest, names in packings.items():
-            kept = max((kept for kept in self._files(digest) if kept.round < before), default=None)
+            files = self._files(digest) if before == self.LAST else self._counted(self._files(digest))
+            kept = max((kept for kept in files if kept.round < before), default=None)
             if kept is not None:
                 for position, name in enumerate(names):
                     if name not in latest or latest[name][0] < kept:
@@ -174,13 +184,16 @@ class ClientState:
         self._drop_temporary(saved.digest, there)
         files = [*_parsed(saved.digest, there), saved]
         for kept in files:
-            if any(later.replaces(kept, keep_from) for later in files):
+            if any(later.replaces(kept, keep_from) for later in self._counted(files)):
                 self._path(kept).unlink(missing_ok=True)
 
     def _drop_foreign(self, digest: str, names: tuple[str, ...], keep_from: int) -> None:
         """Delete files of another packing that newer files replace for each client."""
         files = self._files(digest)
-        packings = {other: (set(found), self._files(other)) for other, found in self._packings_with(names).items()}
+        packings = {
+            other: (set(found), self._counted(self._files(other)))
+            for other, found in self._packings_with(names).items()
+        }
         remaining = len(files)
         for kept in files:
             uncovered = set(names)
@@ -219,6 +232,12 @@ class ClientState:
             if not wanted.isdisjoint(names):
                 packings[digest] = names
         return packings
+
+    def _counted(self, files: Iterable[_Kept]) -> list[_Kept]:
+        """Return the files that were not saved in rounds of an attempt which a later one has repeated."""
+        if not self._attempts:
+            return list(files)
+        return [kept for kept in files if kept.round <= self._attempts.get(kept.attempt, -1)]
 
     def _files(self, digest: str) -> list[_Kept]:
         return _parsed(digest, _entries(self._folder / digest))
@@ -263,7 +282,7 @@ def _names(folder: str, digest: str) -> tuple[str, ...]:
 
 def _parsed(digest: str, entries: Iterable[str]) -> list[_Kept]:
     matches = (_FILE.fullmatch(name) for name in entries)
-    return [_Kept(int(match[2]), int(match[1]), digest, match[0]) for match in matches if match]
+    return [_Kept(int(match[2]), int(match[1]), digest, match[0], match[3] or "") for match in matches if match]
 
 
 def _entries(folder: Path) -> list[str]:

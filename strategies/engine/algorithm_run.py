@@ -109,7 +109,7 @@ class AlgorithmRun:
         )
         algorithm.check(self.clients)
         self.absence = AbsencePolicy(federation, plan)
-        self.progress, self.states = Progress(), KeptStates()
+        self.progress, self.states = Progress(), KeptStates(plan.attempts)
         self.defence = Defence(plan.defence, federation, self.layout.num_trainable)
         row = self.layout.row(initial) if own is None else initial_model(own, plan.seed)
         self.state = algorithm.first_state(self.clients, row.repeat(len(self.clients), 1))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import secrets
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import quoted, some
 from fedgraph.support.files import State
+from fedgraph.training import ClientState
 
 log = logging.getLogger("fedgraph")
 
@@ -20,14 +22,20 @@ class KeptStates:
 
     A node that was set up anew, or whose state folder was moved, deleted or restored from a backup, has no state of its
     clients or an older one, and works with that: the run goes on, with a warning and a note.
+
+    Parameters
+    ----------
+    attempts : the attempts at the run so far, see :func:`with_new_attempt`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, attempts: Mapping[str, int]) -> None:
+        self._attempts, self._reached = attempts, 0
         self._last: dict[str, dict[str, int]] = {}
         self._lost: list[_Loss] = []
 
     def update(self, server_round: int, replies: Replies) -> None:
         """Record what was saved in an exchange of a round, and warn about what nodes should have found."""
+        self._reached = max(self._reached, server_round)
         for purpose, found in replies.found.items():
             last = self._last.get(purpose, {})
             # State after a later round is not for this request.
@@ -48,12 +56,32 @@ class KeptStates:
 
     def state(self) -> State:
         """Return the record for a resumed run."""
-        return {"last": self._last, "lost": [list(each) for each in self._lost]}
+        current = list(self._attempts)[-1:]
+        return {
+            "last": self._last,
+            "lost": [list(each) for each in self._lost],
+            "attempts": {**self._attempts, **dict.fromkeys(current, self._reached)},
+        }
 
     def load_state(self, state: State) -> None:
         """Restore what :meth:`state` returned; runs of older versions have nothing."""
         self._last = dict(state.get("last", {}))
         self._lost = [_Loss(*each) for each in state.get("lost", ())]
+
+
+def with_new_attempt(saved: State | None) -> dict[str, int]:
+    """Return the attempts at a run with another one, which begins now.
+
+    Nodes are told which rounds count of each, as a client that is away while the rounds after the checkpoint are
+    repeated may still have its state after them.
+
+    Parameters
+    ----------
+    saved : the record of the checkpoint, :meth:`KeptStates.state`; None without one. Versions without attempts saved
+        state under the empty name.
+    """
+    earlier: dict[str, int] = {} if saved is None else saved.get("attempts", {"": ClientState.LAST})
+    return {**earlier, secrets.token_hex(4): ClientState.LAST}
 
 
 class _Loss(NamedTuple):

@@ -150,6 +150,7 @@ class Nodes:
             keep_from=plan.keep_from(server_round),
             predict=predict,
             mean=mean,
+            attempts=plan.attempts,
         )
 
     def _reader(self, shapes: Shapes | None, types: Mapping[str, str] | None = None) -> Reader:

@@ -40,12 +40,14 @@ from fedgraph.runs import (
 from fedgraph.runs.reports import LogProgress
 from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
 from fedgraph.strategies.engine.chosen import ChosenMethod
+from fedgraph.strategies.engine.kept_states import with_new_attempt
 from fedgraph.strategies.engine.loop import RoundLoop
 from fedgraph.strategies.engine.nodes import Nodes
 from fedgraph.strategies.engine.peer_predictions import check_comparable, compare_peers
 from fedgraph.strategies.engine.round_results import write_results
 from fedgraph.strategies.engine.scales import with_shared_scales
 from fedgraph.support.errors import ExperimentError, RunError, some
+from fedgraph.support.files import State
 from fedgraph.support.plugins import load_object
 from fedgraph.support.randomness import derive_seed
 
@@ -88,11 +90,13 @@ def execute_rounds(
     recorder = Recorder(
         folder, federation.names, experiment.output.checkpoint_every, watched, counters, federation.num_examples
     )
+    saved = recorder.resume() if experiment.output.resume else None
     plan = RunPlan(
         layout=model.layout,
         client=method.client,
         experiment=experiment_part,
         run=folder.run,
+        attempts=with_new_attempt(saved and saved.get("strategy", {}).get("kept-states", {})),
         rounds=head.rounds,
         seed=head.seed,
         splits=tuple(evaluation.splits),
@@ -112,8 +116,8 @@ def execute_rounds(
         _check_restorable(experiment)
     if evaluation.compare_peers:
         check_comparable(experiment, run)
-    if experiment.output.resume:
-        earlier.update(_resume(recorder, run, federation, head.rounds))
+    if saved is not None:
+        earlier.update(_resume(saved, run, federation, head.rounds))
     run.algorithm.summary()
     RoundLoop(run, nodes).run(head.rounds)
     # The run ends if a strategy of Flower has aggregated nothing.
@@ -224,15 +228,12 @@ def _check_restorable(experiment: Experiment) -> None:
     )
 
 
-def _resume(recorder: Recorder, run: AlgorithmRun, federation: Federation, rounds: int) -> dict[str, float]:
-    """Restore the run to the last checkpoint; return the counters at that time, empty without a checkpoint.
+def _resume(saved: State, run: AlgorithmRun, federation: Federation, rounds: int) -> dict[str, float]:
+    """Restore the run to the last checkpoint, and return the counters at that time.
 
     Raises RunError if clients or their numbers of examples have changed, for a checkpoint of another method or model,
     and for fewer rounds than were trained.
     """
-    saved = recorder.resume()
-    if saved is None:
-        return {}
     if saved["clients"] != list(federation.names):
         lost = [name for name in saved["clients"] if name not in federation.names]
         new = [name for name in federation.names if name not in saved["clients"]]

@@ -34,12 +34,35 @@ def test_request_round_trip():
     request = WorkRequest(
         NAMES, 7, {"parameters": torch.rand(2, 3)}, {"global": torch.rand(3)}, ("test",),
         train=False, keep_from=4, predict=True, client="pkg:Client", experiment="{}", run="run-1",
+        attempts={"0123abcd": 3, "ff00ff00": 1 << 40},
     )  # fmt: skip
     back = WorkRequest.unpack(request.pack())
     assert torch.equal(back.stacked["parameters"], request.stacked["parameters"])
     assert torch.equal(back.shared["global"], request.shared["global"])
-    for field in ("clients", "round", "client", "experiment", "run", "evaluate", "train", "keep_from", "predict"):
+    for field in (
+        *("clients", "round", "client", "experiment", "run", "evaluate", "train", "keep_from", "predict", "attempts"),
+    ):
         assert getattr(back, field) == getattr(request, field)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "message"),
+    [
+        ({"../../etc": 3}, "8 hexadecimal digits"),
+        ({"0123abcd": "x"}, "malformed"),
+    ],
+)
+def test_attempts_become_parts_of_file_names_and_are_checked(attempts, message):
+    content = WorkRequest(NAMES, 7, {}, run="run", attempts={"0123abcd": 3}).pack()
+    content["config"]["attempts"], content["config"]["attempts-until"] = list(attempts), list(attempts.values())
+    with pytest.raises(ReplyError, match=message):
+        WorkRequest.unpack(content)
+
+
+def test_a_request_without_attempts_is_of_an_older_version():
+    content = WorkRequest(NAMES, 7, {}, run="run", attempts={"0123abcd": 3}).pack()
+    del content["config"]["attempts"], content["config"]["attempts-until"]
+    assert WorkRequest.unpack(content).attempts == {}
 
 
 def test_request_of_another_version_is_refused():

@@ -12,9 +12,10 @@ from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.runs.folder import RunFolder
 from fedgraph.strategies.app import serve
-from fedgraph.strategies.engine.kept_states import KeptStates
+from fedgraph.strategies.engine.kept_states import KeptStates, with_new_attempt
 from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import IdentityError, RunError
+from fedgraph.training import ClientState
 
 
 @pytest.fixture
@@ -58,14 +59,14 @@ def test_state_that_is_gone_is_noted(begun, caplog):
 
 
 def test_a_node_that_loses_its_state_in_every_round_is_noted_once(caplog):
-    states, empty = KeptStates(), torch.zeros(0)
+    states, empty = KeptStates({}), torch.zeros(0)
     for server_round in range(1, 5):
         found = {"control-variates": {"b": -1, "a": -1, "c": server_round - 1 or -1}}
         replies = Replies(
             empty, (), {}, {}, None, empty, found=found, saved={"control-variates": dict.fromkeys("abc", server_round)}
         )
         states.update(server_round, replies)
-    again = KeptStates()
+    again = KeptStates({})
     again.load_state(states.state())
     note = (
         "rounds 2, 3, 4: the nodes of 'a', 'b' no longer had their state ('control-variates'), and went on without it"
@@ -127,6 +128,62 @@ def test_the_moments_of_optimisers_are_state_too(digits_tables, tmp_path):
     file.write_text(re.sub(r"(?m)^rounds = 1$", "rounds = 2", file.read_text()))
     notes = fedgraph.resume(path, progress=False).summary["notes"]
     assert any("no longer had their state ('optimiser')" in note for note in notes)
+
+
+# ---- rounds that are repeated
+
+
+class Unsteady(LocalGrid):
+    """Two nodes, of which the second gets no training requests of some rounds; the run is killed in a round."""
+
+    def __init__(self, state, away=(), killed=None):
+        clients = ("client-0,client-1,client-2", "client-3,client-4,client-5")
+        super().__init__(app, [{"clients": each, "state-dir": str(state)} for each in clients])
+        self._away, self._killed = {str(each) for each in away}, str(killed)
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages, second = list(messages), max(self.get_node_ids())
+        rounds = {each.metadata.group_id for each in messages if each.metadata.message_type == "train"}
+        if rounds & self._away:
+            messages = [each for each in messages if each.metadata.dst_node_id != second]
+        replies = super().send_and_receive(messages)
+        if self._killed in rounds:
+            raise RunError("killed")
+        return replies
+
+
+@pytest.mark.parametrize(("every", "killed"), [(3, 6), (1, 4)])
+@pytest.mark.parametrize("method", ["fedper", "scaffold", "ditto"])
+def test_a_client_that_misses_a_repeated_round_goes_on_from_the_checkpoint(
+    digits_tables, tmp_path, method, every, killed
+):
+    digits_tables["experiment"] |= {"method": method, "rounds": 6, "on-missing": "skip"}
+    digits_tables["output"] = {"checkpoint-every": every}
+
+    def ran(name, *grids):
+        folder = RunFolder.create(parse_experiment(digits_tables), tmp_path / name)
+        config = {"experiment": str(folder.path / "experiment.toml"), "set": f"output.resume={folder.path}"}
+        for grid in grids[:-1]:
+            with pytest.raises(RunError, match="killed"):
+                serve(grid, config)
+        return serve(grids[-1], config).summary()
+
+    once, twice = tmp_path / "state", tmp_path / "state-of-two-attempts"
+    expected = ran("once", Unsteady(once, away=[4]))
+    found = ran("twice", Unsteady(twice, killed=killed), Unsteady(twice, away=[4]))
+    assert found["per_client"] == expected["per_client"]
+    assert [note for note in found.get("notes", ()) if "state" in note] == []
+
+
+def test_a_resumed_run_counts_the_rounds_before_its_checkpoint():
+    first = with_new_attempt(None)
+    assert list(first.values()) == [ClientState.LAST]
+    states = KeptStates(first)
+    empty = torch.zeros(0)
+    states.update(3, Replies(empty, (), {}, {}, None, empty))
+    second = with_new_attempt(states.state())
+    assert list(second.values()) == [3, ClientState.LAST]
+    assert "" in with_new_attempt({"last": {}, "lost": []}), "a run of an older version"
 
 
 # ---- clients that are missing or new

@@ -312,13 +312,17 @@ class Runs(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.model = {name: [] for name in NAMES}
         self.round, self.keep_from, self.written = 1, 1, 0
+        self.attempts = {}
+
+    def state(self):
+        return ClientState(Path(self.folder.name), "run", "test", self.attempts)
 
     def expected(self, client, before):
         return next((value for kept, value in reversed(self.model[client]) if kept < before), 0.0)
 
     @rule(clients=st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
     def train(self, clients):
-        state = ClientState(Path(self.folder.name), "run", "test")
+        state = self.state()
         assert values(state, clients, self.round) == [self.expected(client, self.round) for client in clients]
         rows = torch.arange(self.written + 1.0, self.written + 1 + len(clients))
         self.written += len(clients)
@@ -346,7 +350,7 @@ class Runs(RuleBasedStateMachine):
     )
     def look(self, clients, later):
         before = self.keep_from + later
-        state = ClientState(Path(self.folder.name), "run", "test")
+        state = self.state()
         assert values(state, clients, before) == [self.expected(client, before) for client in clients]
 
     @invariant()
@@ -359,7 +363,39 @@ class Runs(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
+class Attempts(Runs):
+    """The same for a run whose nodes know its attempts: what was kept in rounds that are repeated is gone."""
+
+    @initialize()
+    def start(self):
+        super().start()
+        self.attempts = {"00000000": ClientState.LAST}
+
+    @rule()
+    def resume(self):
+        super().resume()
+        *_, current = self.attempts
+        self.attempts |= {current: self.keep_from - 1, f"{len(self.attempts):08x}": ClientState.LAST}
+        self.model = {name: [entry for entry in kept if entry[0] < self.keep_from] for name, kept in self.model.items()}
+
+
+def test_what_was_kept_in_rounds_that_are_repeated_does_not_count(tmp_path):
+    first, attempts = "00000001", {"00000001": ClientState.LAST}
+    state = ClientState(tmp_path, "run", "test", attempts)
+    for server_round in range(1, 6):
+        state.save(["a", "b"], server_round, stacked(server_round), keep_from=4 if server_round > 3 else 1)
+    state = ClientState(tmp_path, "run", "test", {first: 3, "00000002": ClientState.LAST})
+    state.save(["b"], 4, stacked(40, 1), keep_from=4)
+    assert values(state, ["a", "b"], 6) == [3, 40]
+    assert values(state, ["a", "b"], ClientState.LAST) == [5, 40], "whatever its attempt"
+    state.save(["a", "b"], 7, stacked(7), keep_from=7)
+    assert values(state, ["a", "b"], 7) == [3, 40], "a run killed in round 7 needs these"
+    state.save(["a", "b"], 9, stacked(9), keep_from=9)
+    assert rounds(tmp_path) == [7, 9]
+
+
 @pytest.mark.process
-def test_any_history_gives_what_a_dict_would(monkeypatch):
+@pytest.mark.parametrize("runs", [Runs, Attempts])
+def test_any_history_gives_what_a_dict_would(monkeypatch, runs):
     monkeypatch.setattr("fedgraph.support.files.os.fsync", lambda descriptor: None)
-    run_state_machine_as_test(Runs, settings=settings(max_examples=80, stateful_step_count=30))
+    run_state_machine_as_test(runs, settings=settings(max_examples=80, stateful_step_count=30))

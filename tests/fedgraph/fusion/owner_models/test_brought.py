@@ -254,6 +254,8 @@ def test_an_archive_with_a_pickled_part_is_refused_and_not_read(hand_over, tmp_p
 def test_pickled_weights_of_an_archive_are_refused(hand_over, tmp_path):
     text = hand_over(made(), "exported")
     with zipfile.ZipFile(text) as source, zipfile.ZipFile(tmp_path / "other.pt2", "w") as target:
+        if not any(name.endswith("weights_config.json") for name in source.namelist()):
+            pytest.skip("archives of PyTorch 2.8 have all weights in one part, as in the test above")
         for name in source.namelist():
             content = source.read(name)
             if name.endswith("weights_config.json"):
