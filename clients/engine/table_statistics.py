@@ -80,7 +80,7 @@ def loss_in_all(settings: FedNGMSettings, consent: Consent) -> list[str]:
     epsilon, delta = loss
     what = "ranges and sums have" if len(settings.disclosed) > 1 else f"{settings.disclosed[0]} have"
     told = f"{what} an epsilon of {epsilon:g}{f' and a delta of {delta:g}' if delta else ''} in all"
-    if consent.max_epsilon is not None and (epsilon > consent.max_epsilon or delta > consent.max_delta):
+    if not consent.allows(epsilon, delta):
         told += (
             f", and this node refuses more than an epsilon of {consent.max_epsilon:g} and a delta of "
             f"{consent.max_delta:g} in a run (node config consent-epsilon, consent-delta)"

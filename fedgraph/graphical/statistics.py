@@ -70,6 +70,13 @@ class Consent:
     least_rows: int = 10
     sums: bool = False
 
+    def allows(self, epsilon: float = 0.0, delta: float = 0.0) -> bool:
+        """Return whether a run may disclose this in all; sums of decimal fractions may be off in the last digit."""
+        tolerance = 1 + 1e-9
+        return self.max_epsilon is None or (
+            epsilon <= self.max_epsilon * tolerance and delta <= self.max_delta * tolerance
+        )
+
     def check(
         self, noise: CountNoiseSettings | None, asked: Literal["ranges", "sums"] = "ranges", releases: int = 1
     ) -> None:
@@ -89,14 +96,14 @@ class Consent:
         def added_up(one: float) -> str:
             return f" in each of {releases} releases, {releases * one:g} in all" if releases > 1 else ""
 
-        if noise is None or releases * noise.epsilon > self.max_epsilon:
+        if noise is None or not self.allows(epsilon=releases * noise.epsilon):
             asked_for = "without noise" if noise is None else f"at epsilon {noise.epsilon:g}{added_up(noise.epsilon)}"
             raise DataError(
                 f"the experiment asks for {asked} {asked_for}, and in a run this node consents to an epsilon (node "
                 f"config consent-epsilon) of at most {self.max_epsilon:g}"
             )
         delta = noise.loss[1]
-        if releases * delta > self.max_delta:
+        if not self.allows(delta=releases * delta):
             raise DataError(
                 f"the experiment asks for noise of delta {delta:g}{added_up(delta)}, and in a run this node consents "
                 f"to a delta (node config consent-delta) of at most {self.max_delta:g}"
@@ -107,12 +114,9 @@ class Consent:
 
         Raises DataError when the sum is more than the node consents to.
         """
-        if self.max_epsilon is None:
-            return
-        limits = ("epsilon", self.max_epsilon), ("delta", self.max_delta)
-        for (name, limit), before, more in zip(limits, spent, asked, strict=True):
-            # Sums of decimal fractions may be off in the last digit.
-            if before + more > limit * (1 + 1e-9):
+        limits = {"epsilon": self.max_epsilon, "delta": self.max_delta}
+        for (name, limit), before, more in zip(limits.items(), spent, asked, strict=True):
+            if not self.allows(**{name: before + more}):
                 raise DataError(
                     f"this run has disclosed statistics of client '{client}' at {name} {before:g} and asks for "
                     f"{more:g} more, {before + more:g} in all, and this node consents to at most {limit:g} in a run "

@@ -81,6 +81,17 @@ def test_nothing_is_told_without_consent(statistics, consent, message):
         tell(rows(100), RANGES, statistics, consent)
 
 
+def test_limits_are_of_decimal_fractions():
+    consent = Consent(True, max_epsilon=0.3, max_delta=3e-6)
+    noise = CountNoiseSettings(mechanism="gaussian", epsilon=0.1, delta=1e-6)
+    consent.check(noise, releases=3)
+    consent.check_total("a", (0.1 + 0.1, 2e-6), noise.loss)
+    assert consent.allows(0.1 + 0.2, 3 * 1e-6)
+    with pytest.raises(DataError, match=r"epsilon 0.1 in each of 4 releases, 0.4 in all"):
+        consent.check(noise, releases=4)
+    assert not consent.allows(delta=3.1e-6)
+
+
 def test_little_is_told_of_few_rows():
     values = rows(100)
     values[5:, 2] = np.nan
