@@ -37,6 +37,7 @@ from fedgraph.support.files import (
     make_folder,
     remove_unfinished,
     write_atomically,
+    written,
 )
 from fedgraph.support.settings import Settings
 
@@ -392,7 +393,7 @@ class RunFolder:
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line to ``metrics.jsonl``."""
-        with self.metrics.open("a", encoding="utf-8") as stream:
+        with written(self.metrics), self.metrics.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line, allow_nan=False) + "\n")
         if self.on_line is not None:
             self.on_line(line)

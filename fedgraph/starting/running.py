@@ -25,7 +25,7 @@ from fedgraph.starting.given import in_words, named_by_key
 from fedgraph.starting.node_config import SITES, node_configs, node_options, site_options
 from fedgraph.strategies.app import serve
 from fedgraph.strategies.engine.chosen import ChosenMethod, has_phases
-from fedgraph.support.errors import FULL_ERRORS, ExperimentError, FedgraphError, RunError
+from fedgraph.support.errors import FULL_ERRORS, DiskError, ExperimentError, FedgraphError, RunError
 from fedgraph.support.files import load_values
 from fedgraph.support.plugins import add_plugin_paths, dotted_path, is_importable
 from fedgraph.support.settings import parse
@@ -311,6 +311,8 @@ def run_one(
     """
     try:
         _run_or_go_on(folder, grid, nodes, data_dir, console, label, model_dir, listeners)
+    except DiskError as error:
+        raise RunError(f"{error}\n{_place_and_advice(folder, advice or 'then go on with --resume')}") from error
     except FedgraphError as error:
         raise RunError(f"{error}\n{_place_and_advice(folder, advice)}") from error
     except Exception as error:

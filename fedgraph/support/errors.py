@@ -64,6 +64,10 @@ class RunError(FedgraphError):
     """A run cannot continue."""
 
 
+class DiskError(RunError, OSError):
+    """A file cannot be written, as its disk is full, over its quota, read-only or failing."""
+
+
 class ContractError(FedgraphError):
     """A strategy or client class violates its contract."""
 

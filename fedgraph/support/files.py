@@ -32,7 +32,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fedgraph.support.errors import DataError, RunError
+from fedgraph.support.errors import DataError, DiskError, RunError
 
 _UNFINISHED = ".part"
 _UNFINISHED_SAFETENSORS = re.compile(r"\.tmp\w{6}")
@@ -96,21 +96,52 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a file to fill within the block, which then replaces ``path`` atomically.
 
     A reader sees either the old or the new file, even if the process is killed. The new one is a hidden file in the
-    same folder, removed by an exception, or by :func:`remove_unfinished` after a kill.
+    same folder, removed by an exception, or by :func:`remove_unfinished` after a kill. Raises DiskError, see
+    :func:`written`.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_UNFINISHED)
-    os.close(descriptor)
+    with written(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_UNFINISHED)
+        os.close(descriptor)
     try:
-        yield Path(temporary)
-        # Opened only now, as the writer may replace the file, as safetensors does.
-        with open(temporary, "rb") as filled:
-            os.fsync(filled.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        with written(path):
+            yield Path(temporary)
+            # Opened only now, as the writer may replace the file, as safetensors does.
+            with open(temporary, "rb") as filled:
+                os.fsync(filled.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+_ERROR_NUMBER = re.compile(r"\(os error (\d+)\)")
+
+
+@contextmanager
+def written(path: Path) -> Iterator[None]:
+    """Name ``path`` in the errors of a block that writes to it, which have no file if its disk is full.
+
+    Raises DiskError, which is an OSError too, if the disk is full, over its quota, read-only or failing.
+    """
+    try:
+        yield
+    except SafetensorError as error:
+        found = _ERROR_NUMBER.search(str(error))
+        if found is None:
+            raise
+        _raise_for_disk(int(found[1]), path, error)
+        raise
+    except OSError as error:
+        _raise_for_disk(error.errno, path, error)
+        raise
+
+
+def _raise_for_disk(number: int | None, path: Path, error: Exception) -> None:
+    if number in _DISK_ERRORS:
+        raise DiskError(f"cannot write {path}: {os.strerror(number)}; make room on this disk, or repair it") from error
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -1,7 +1,9 @@
+import errno
 import io
 import os
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -85,6 +87,29 @@ def test_what_goes_wrong_names_the_folder_to_go_on_with(digits_tables, tmp_path)
     with pytest.raises(RunError, match="is finished") as error:
         run_one(folder, "local", 2, None, console)
     assert str(error.value).endswith(told)
+
+
+@pytest.mark.parametrize("file", ["checkpoint", "metrics"])
+def test_a_full_disk_is_an_error_that_says_so_and_the_run_goes_on_after_it(digits_tables, tmp_path, monkeypatch, file):
+    opened = Path.open
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def full_for_metrics(path, *arguments, **options):
+        return full() if path.name == "metrics.jsonl" else opened(path, *arguments, **options)
+
+    folder = RunFolder.create(parse_experiment(digits_tables), tmp_path / "runs")
+    if file == "checkpoint":
+        monkeypatch.setattr("fedgraph.support.files.os.replace", full)
+    else:
+        monkeypatch.setattr(Path, "open", full_for_metrics)
+    words = r"cannot write .*: No space left on device; make room .*\nRun folder: .*; then go on with --resume$"
+    with pytest.raises(RunError, match=words):
+        run_one(folder, "local", 2, None, Console(quiet=True))
+    monkeypatch.undo()
+    assert run_one(folder, "local", 2, None, Console(quiet=True))["rounds"] == 2
+    assert not list(folder.path.rglob(".*.part"))
 
 
 @pytest.mark.parametrize("asked", [True, False])

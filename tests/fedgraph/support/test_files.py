@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 import subprocess
@@ -6,8 +7,9 @@ import time
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
-from fedgraph.support.errors import RunError
+from fedgraph.support.errors import DiskError, RunError
 from fedgraph.support.files import (
     detect_separator,
     load_state,
@@ -55,6 +57,24 @@ def test_a_file_filled_in_a_block_replaces_the_old_one_at_its_end(tmp_path):
         temporary.write_bytes(b"half" * (1 // 0))
     assert [path.name for path in target.parent.iterdir()] == ["x"]
     assert target.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.EDQUOT, "quota"), SafetensorError("I/O error: No space left on device (os error 28)")],
+)
+def test_files_that_a_disk_cannot_take_are_named(tmp_path, error):
+    words = r"cannot write .*x: (Disk quota exceeded|No space left on device); make room"
+    with pytest.raises(DiskError, match=words), replacing(tmp_path / "x"):
+        raise error
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "gone"), SafetensorError("of another kind")])
+def test_other_errors_of_writing_stay_what_they_are(tmp_path, error):
+    with pytest.raises(type(error)) as raised, replacing(tmp_path / "x"):
+        raise error
+    assert raised.value is error
 
 
 def test_nested_state_round_trip(tmp_path):
