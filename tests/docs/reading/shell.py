@@ -37,6 +37,7 @@ ELSEWHERE = {
     "make test-all": "runs these tests",
     "make test-docker": "needs a container engine; the tests that it runs say what they do",
     "make test-flower": "fetches another version of Flower",
+    "make test-versions": "fetches other versions of all that is installed",
     "make docs": "fetches Sphinx; tests/test_docs.py builds the pages where it is there",
     "pip install": "installs into an environment of one's own; tests/test_wheel.py does so, from a wheel",
     "pip download": "fetches wheels for another machine",
@@ -67,6 +68,7 @@ ONCE = ("tour", "worth", "sweep", "reproduce")
 
 _TYPED: set[tuple[str, ...]] = set()
 _SECONDS = 300.0
+_NO_DATA = re.compile("fedgraph data|does not hold the files of the data set|there is no table")
 _TIME = r"-\d{8}-\d{6}(-\d+)?"
 
 
@@ -179,7 +181,7 @@ class Shell:
             Path(words[2], "summary.json").unlink()
         with self._short_tour() if words[0] == "tour" else nullcontext():
             result = CliRunner().invoke(app, [*words, *shortened(words)])
-        if result.exit_code and re.search("fedgraph data|does not hold the files of the data set", result.output):
+        if result.exit_code and _NO_DATA.search(result.output):
             self.lacking.append(" ".join(words))
         else:
             assert result.exit_code == 0, (words, result.output, result.exception)
@@ -232,7 +234,10 @@ class Shell:
         word = re.sub(r"(SERVER|fed\.example):\d+|127\.0\.0\.1:8000", f"127.0.0.1:{self._port}", word)
         word = re.sub(r"/(srv|var/lib)/", rf"{self.folder}/\1/", word)
         if "*" in word and word.startswith("runs/"):
-            return sorted(str(path) for path in Path().glob(word))
+            found = sorted(str(path) for path in Path().glob(word))
+            if not found:
+                raise NoRunError(f"no run is named {word}")
+            return found
         word = re.sub(r"(runs/[\w.-]*?\w)-\.\.\.", lambda found: newest(found[1], ".*"), word)
         return [re.sub(rf"(runs/[\w.-]*?\w){_TIME}", lambda found: newest(found[1]), word)]
 

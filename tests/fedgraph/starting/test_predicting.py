@@ -35,7 +35,7 @@ def test_samples_of_f3_are_as_far_off_as_its_own(people, tmp_path):
     frame, tables = people
     run = fedgraph.run(tables, out=tmp_path / "runs", progress=False)
     own = run.predictions.query("split == 'test'").set_index("key")
-    new = frame.set_index("id").loc[own.index].reset_index().sample(frac=1, random_state=1)
+    new = frame.set_index("id").loc[own.index].rename_axis("id").reset_index().sample(frac=1, random_state=1)
     found = fedgraph.predict(run, new.assign(id="n" + new.id)[["weight", "label", "kind", "age", "income", "id"]],
                              progress=False).set_index("key")  # fmt: skip
     assert len(found) == len(own) > 30
