@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -86,10 +87,18 @@ Run = Callable[[Tensor], tuple[Tensor, Tensor]]
 _TRIED = 3
 """Number of samples of a trial evaluation; not 1 or 2, the usual sizes of programs with a fixed batch size."""
 
+_DRAWN = 64
+"""Number of random samples by which outputs are recognised as probabilities."""
+
+_ROUNDING, _SMALLEST = 1e-3, 1e-12
+"""Largest error of a sum of probabilities, and the smallest one whose logarithm is taken."""
+
 
 @dataclass(frozen=True)
 class BatchedModel:
     """A model of one owner; see :class:`fedgraph.fusion.owner_models.local_model.LocalModel`.
+
+    Its outputs are logits, or probabilities, which are recognised when it is loaded.
 
     run : evaluates one batch. task : the learning task. where : name of the model in messages. fingerprint : identifies
     the model. smallest, largest : limits of the batch size; smaller batches are padded with zeros. Raises
@@ -110,7 +119,22 @@ class BatchedModel:
     def represent(self, inputs: Tensor) -> Represented:
         """See :class:`fedgraph.fusion.owner_models.local_model.LocalModel`."""
         embeddings, outputs = self._evaluate(inputs)
+        if self._gives_probabilities:
+            outputs = outputs.clamp(min=_SMALLEST).log()
         return represented(embeddings, outputs, self.task.output_shape[0], self.where)
+
+    @cached_property
+    def _gives_probabilities(self) -> bool:
+        """Whether the outputs are probabilities, by their sums over classes.
+
+        Random samples are tried, since logits of single samples may add up to 1 by chance.
+        """
+        drawn = torch.randn(_DRAWN, *self.task.input_shape, generator=torch.Generator().manual_seed(0))
+        try:
+            _, outputs = self._evaluate(drawn)
+        except ExperimentError:  # such as a model of integers
+            _, outputs = self._evaluate(torch.zeros_like(drawn))
+        return bool((outputs >= 0).all()) and bool(((outputs.sum(1) - 1).abs() < _ROUNDING).all())
 
     def _evaluate(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         parts = []
@@ -130,7 +154,7 @@ class BatchedModel:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ExperimentError(
                 f"{self.where} cannot be evaluated on {len(inputs)} samples of shape {tuple(inputs.shape[1:])}: "
-                f"{reason}; it must take any number of samples of the data set's shape"
+                f"{reason}; it must take any number of samples of the data set's shape, in float32"
             ) from error
 
     def _checked(self, value: object, samples: int) -> Tensor:

@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 
 _LINEAR = ("Gemm", "MatMul")
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
-_SMALLEST = 1e-12
-_ROUNDING = 1e-3
 
 
 def load_onnx(path: Path, task: TaskSpec, embedding_layer: str | None = None) -> BatchedModel:
     """Load the ONNX model in a file.
 
-    It takes one float tensor ``[samples, ...]``. Its last output is ``[samples, classes]``, logits or probabilities;
-    the latter are recognised by their sum. Raises ExperimentError when the file is not such a model, the extra
+    It takes one float tensor ``[samples, ...]``. Its last output is ``[samples, classes]``, logits or probabilities.
+    Raises ExperimentError when the file is not such a model, the extra
     ``owner-models`` is not installed, or the layer cannot be found.
 
     Parameters
@@ -66,7 +64,7 @@ def load_onnx(path: Path, task: TaskSpec, embedding_layer: str | None = None) ->
 
     def run(inputs: Tensor) -> tuple[Tensor, Tensor]:
         found, predicted = session.run([embedding, outputs[-1]], {declared[0].name: inputs.numpy()})
-        return torch.as_tensor(found), _logits(torch.as_tensor(predicted), where)
+        return torch.as_tensor(found), _numbers(torch.as_tensor(predicted), where)
 
     size = declared[0].shape[0] if declared[0].shape else None
     fixed = {"smallest": size, "largest": size} if isinstance(size, int) else {}
@@ -105,16 +103,13 @@ def _embedding(model: ModelProto, layer: str | None, where: str) -> str:
     )
 
 
-def _logits(outputs: Tensor, where: str) -> Tensor:
-    """Return logits; the logarithms of probabilities."""
+def _numbers(outputs: Tensor, where: str) -> Tensor:
+    """Check that outputs are floating-point numbers."""
     if not outputs.is_floating_point():
         raise ExperimentError(
             f"{where}: its last output must be numbers [samples, classes], without labels and maps (skl2onnx: "
             "zipmap=False)"
         )
-    sums = outputs.float().sum(-1)
-    if bool((outputs >= 0).all()) and bool(((sums - 1).abs() < _ROUNDING).all()):
-        return outputs.float().clamp(min=_SMALLEST).log()
     return outputs
 
 

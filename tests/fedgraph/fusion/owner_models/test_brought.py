@@ -34,6 +34,13 @@ class Net(nn.Module):
         return self.last(self.body(inputs.flatten(1)))
 
 
+class Normalised(Net):
+    """Puts out probabilities."""
+
+    def forward(self, inputs):
+        return torch.softmax(super().forward(inputs), 1)
+
+
 class WithoutLinear(nn.Module):
     def __init__(self):
         super().__init__()
@@ -123,6 +130,13 @@ def test_a_recurrent_model(hand_over, form):
     embeddings, probabilities = expected(module, "head")
     torch.testing.assert_close(found.embeddings, embeddings, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(found.probabilities, probabilities, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_probabilities_are_taken_as_they_are(hand_over, form):
+    module = made(Normalised)
+    found = load_local_model(hand_over(module, form), TASK).represent(INPUTS)
+    torch.testing.assert_close(found.probabilities, module(INPUTS).detach())
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

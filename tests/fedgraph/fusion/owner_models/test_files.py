@@ -86,18 +86,21 @@ def test_files_that_are_no_models(tmp_path, monkeypatch):
             load_local_model(str(tmp_path / name), TASK)
 
 
-def onnx_model(path, last="Gemm", outputs=3, domain="", softmax=False):
+def onnx_model(path, last="Gemm", outputs=3, domain="", softmax=False, transposed=False, weights=None):
     """A perceptron with a hidden layer of 5 units; returns its weights."""
     onnx = pytest.importorskip("onnx")
     random = np.random.default_rng(0)
-    weights = {"w0": random.normal(size=(4, 5)), "w1": random.normal(size=(5, outputs))}
-    tensors = [onnx.numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()]
+    weights = weights or {"w0": random.normal(size=(4, 5)), "w1": random.normal(size=(5, outputs))}
+    stored = weights | ({"w1": weights["w1"].T} if transposed else {})
+    tensors = [onnx.numpy_helper.from_array(value.astype(np.float32), name) for name, value in stored.items()]
     float_ = onnx.TensorProto.FLOAT
     nodes = [
         onnx.helper.make_node("MatMul", ["x", "w0"], ["h"], name="first"),
         onnx.helper.make_node("Relu", ["h"], ["r"], name="relu"),
-        onnx.helper.make_node(last, ["r", "w1"], ["y"], name="last", domain=domain),
+        onnx.helper.make_node(last, ["r", "t" if transposed else "w1"], ["y"], name="last", domain=domain),
     ]
+    if transposed:
+        nodes.insert(2, onnx.helper.make_node("Transpose", ["w1"], ["t"], perm=[1, 0]))
     if softmax:
         nodes.append(onnx.helper.make_node("Softmax", ["y"], ["p"], axis=1))
     graph = onnx.helper.make_graph(
@@ -112,10 +115,10 @@ def onnx_model(path, last="Gemm", outputs=3, domain="", softmax=False):
 
 
 @pytest.mark.parametrize("softmax", [False, True])
-@pytest.mark.parametrize("last", ["Gemm", "MatMul"])
-def test_an_onnx_model_predicts_and_embeds(tmp_path, last, softmax):
+@pytest.mark.parametrize(("last", "transposed"), [("Gemm", False), ("MatMul", False)])
+def test_an_onnx_model_predicts_and_embeds(tmp_path, last, transposed, softmax):
     pytest.importorskip("onnxruntime")
-    weights = onnx_model(tmp_path / "net.onnx", last, softmax=softmax)
+    weights = onnx_model(tmp_path / "net.onnx", last, softmax=softmax, transposed=transposed)
     model = load_local_model(str(tmp_path / "net.onnx"), TASK)
     hidden = np.maximum(INPUTS.numpy() @ weights["w0"], 0)
     found = model.represent(INPUTS)
@@ -124,6 +127,14 @@ def test_an_onnx_model_predicts_and_embeds(tmp_path, last, softmax):
     np.testing.assert_allclose(found.probabilities, expected, rtol=1e-3, atol=1e-5)
     before = load_local_model(f"{tmp_path / 'net.onnx'}#relu", TASK).represent(INPUTS)
     np.testing.assert_allclose(before.embeddings, INPUTS.numpy() @ weights["w0"], rtol=1e-4, atol=1e-5)
+
+
+def test_logits_that_add_up_to_1_by_chance_are_logits(tmp_path):
+    pytest.importorskip("onnxruntime")
+    onnx_model(tmp_path / "net.onnx", weights={"w0": np.eye(4, 5), "w1": np.eye(5, 3)})
+    logits = torch.tensor([[0.5, 0.3, 0.2]])
+    found = load_local_model(str(tmp_path / "net.onnx"), TASK).represent(torch.cat([logits, torch.ones(1, 1)], 1))
+    torch.testing.assert_close(found.probabilities, logits.softmax(1))
 
 
 @pytest.mark.parametrize(
