@@ -83,7 +83,9 @@ def _check_plain(model: ModelProto, where: str) -> None:
 def _embedding(model: ModelProto, layer: str | None, where: str) -> str:
     """Return the name of the tensor that is the embedding."""
     weights = {each.name for each in model.graph.initializer}
-    weights |= {node.output[0] for node in model.graph.node if node.op_type == "Constant"}
+    for node in model.graph.node:  # also what is computed from weights alone, such as a transposed one
+        if all(name in weights for name in node.input if name):
+            weights.update(node.output)
 
     def read(node: Any) -> list[str]:
         return [name for name in node.input if name and name not in weights]

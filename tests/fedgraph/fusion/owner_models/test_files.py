@@ -115,7 +115,7 @@ def onnx_model(path, last="Gemm", outputs=3, domain="", softmax=False, transpose
 
 
 @pytest.mark.parametrize("softmax", [False, True])
-@pytest.mark.parametrize(("last", "transposed"), [("Gemm", False), ("MatMul", False)])
+@pytest.mark.parametrize(("last", "transposed"), [("Gemm", False), ("MatMul", False), ("MatMul", True)])
 def test_an_onnx_model_predicts_and_embeds(tmp_path, last, transposed, softmax):
     pytest.importorskip("onnxruntime")
     weights = onnx_model(tmp_path / "net.onnx", last, softmax=softmax, transposed=transposed)
