@@ -24,7 +24,8 @@ _LARGEST_SEED = 2**32
 class ScikitModel:
     """A fitted transformer, or None, and a fitted classifier of its outputs; see :func:`fitted`.
 
-    ``positions`` are those of the classifier's classes among all classes, by default their numbers.
+    ``positions`` are those of the classifier's classes among all classes, by default their numbers. ``features`` are
+    the names by which the transformer selects columns, as one that was fitted to a data frame does.
     """
 
     def __init__(
@@ -35,8 +36,10 @@ class ScikitModel:
         where: str,
         positions: Sequence[int] | None = None,
         fingerprint: str = "",
+        features: Sequence[str] = (),
     ) -> None:
         self.fingerprint = fingerprint
+        self.features = features
         known = estimator.classes_ if positions is None else positions
         self.positions = np.asarray(known, dtype=np.int64)
         self.transformer = transformer
@@ -54,14 +57,23 @@ class ScikitModel:
             with warnings.catch_warnings():
                 # The order of columns of a model fitted to a data frame is checked when it is read.
                 warnings.filterwarnings("ignore", message="X does not have valid feature names")
-                features = rows if self.transformer is None else _dense(self.transformer.transform(rows))
-                known = np.asarray(self.estimator.predict_proba(features))
+                found = rows if self.transformer is None else self.transformer.transform(self._named(rows))
+                features = _dense(found)
+                known = np.asarray(self.estimator.predict_proba(found if hasattr(found, "columns") else features))
         except Exception as error:
             raise ExperimentError(f"{self.where} cannot be evaluated: {error}", quoted=str(error)) from error
         probabilities = np.zeros((len(rows), self.classes), dtype=np.float32)
         probabilities[:, self.positions] = known
         embeddings = torch.from_numpy(features.astype(np.float32))
         return represented_by(embeddings, torch.from_numpy(probabilities), self.where)
+
+    def _named(self, rows: NDArray[np.float32]) -> Any:
+        """Return rows as a data frame, if features have names."""
+        if not self.features:
+            return rows
+        import pandas as pd
+
+        return pd.DataFrame(rows, columns=list(self.features))
 
 
 def fitted(

@@ -7,12 +7,28 @@ from typing import Any
 
 import torch
 
+from fedgraph.data.columns import as_category
 from fedgraph.fusion.owner_models.local_model import fingerprint_of_file
 from fedgraph.fusion.owner_models.scikit import ScikitModel
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError
 
 _TRIED = 3
+
+_PLAIN = frozenset(
+    {
+        "numpy.dtype",
+        "sklearn.calibration._CalibratedClassifier",
+        "sklearn.calibration._SigmoidCalibration",
+        "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
+        "sklearn.neural_network._stochastic_optimizers.SGDOptimizer",
+        "sklearn.utils._bunch.Bunch",
+    }
+)
+"""Types of fitted models that skops does not know, and that hold nothing but parameters and other models.
+
+Trees are not among them: scikit-learn follows the indices in their arrays without checks of bounds.
+"""
 
 
 def load_skops(path: Path, task: TaskSpec, embedding_layer: str | None = None) -> ScikitModel:
@@ -35,13 +51,14 @@ def load_skops(path: Path, task: TaskSpec, embedding_layer: str | None = None) -
             f"{where}: fitted scikit-learn models need the package skops: pip install 'fedgraph-flower[owner-models]'"
         ) from error
     try:
-        untrusted = io.get_untrusted_types(file=path)
-        if untrusted:
+        unknown = set(io.get_untrusted_types(file=path))
+        if untrusted := sorted(unknown - _PLAIN):
             raise ExperimentError(
-                f"{where} contains {', '.join(untrusted[:5])}, which may execute code: only types that skops trusts "
-                "are read, those of scikit-learn, NumPy and SciPy"
+                f"{where} contains {', '.join(untrusted[:5])}, which skops does not trust: a forged file may execute "
+                "code, or crash the process where scikit-learn follows the indices of trees. Save models of trees as "
+                "ONNX, and write functions of your own as steps of scikit-learn"
             )
-        pipeline = io.load(path, trusted=[])
+        pipeline = io.load(path, trusted=sorted(unknown))
     except ExperimentError:
         raise
     except Exception as error:
@@ -52,7 +69,8 @@ def load_skops(path: Path, task: TaskSpec, embedding_layer: str | None = None) -
     transformer, estimator = _parts(pipeline, embedding_layer, where)
     _check_features(pipeline, task, where)
     positions = _positions(estimator, task, where)
-    model = ScikitModel(transformer, estimator, task.output_shape[0], where, positions, digest)
+    names = tuple(map(str, getattr(pipeline, "feature_names_in_", ()))) if task.features else ()
+    model = ScikitModel(transformer, estimator, task.output_shape[0], where, positions, digest, names)
     model.represent(torch.zeros(_TRIED, *task.input_shape))
     return model
 
@@ -89,8 +107,10 @@ def _check_features(pipeline: Any, task: TaskSpec, where: str) -> None:
 
 def _positions(estimator: Any, task: TaskSpec, where: str) -> list[int]:
     """Return the position of each of the estimator's classes among those of the data."""
+    if isinstance(estimator.classes_, list):
+        raise ExperimentError(f"{where} predicts several targets: save a pipeline that is fitted to one")
     classes = task.classes or tuple(map(str, range(task.output_shape[0])))
-    found = [str(each) for each in estimator.classes_.tolist()]
+    found = [as_category(each) for each in estimator.classes_.tolist()]
     if set(found) <= set(classes):
         return [classes.index(each) for each in found]
     if all(each.isdecimal() and int(each) < len(classes) for each in found):

@@ -10,10 +10,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import make_column_transformer
 from sklearn.decomposition import PCA
+from sklearn.ensemble import VotingClassifier
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.multioutput import MultiOutputClassifier
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer
+from sklearn.tree import DecisionTreeClassifier
 
 from fedgraph.fusion.owner_models.brought import load_local_model
 from fedgraph.models.base import TaskSpec
@@ -41,7 +48,7 @@ def pipeline(classifier=None):
     return make_pipeline(PCA(2, random_state=0), classifier or LogisticRegression())
 
 
-@pytest.mark.parametrize("names", [np.array(TASK.classes), np.arange(3)])
+@pytest.mark.parametrize("names", [np.array(TASK.classes), np.arange(3), np.arange(3.0)])
 def test_a_fitted_pipeline_predicts_and_embeds_as_it_does(saved, names):
     fitted = pipeline().fit(NAMED, names[LABELS.numpy()])
     model = load_local_model(saved(fitted), TASK)
@@ -53,12 +60,41 @@ def test_a_fitted_pipeline_predicts_and_embeds_as_it_does(saved, names):
 
 
 @pytest.mark.parametrize(
+    "make",
+    [
+        lambda: pipeline(MLPClassifier((4,), max_iter=5, random_state=0)),
+        lambda: pipeline(CalibratedClassifierCV(LogisticRegression(), cv=2)),
+        lambda: pipeline(VotingClassifier([("linear", LogisticRegression()), ("normal", GaussianNB())], voting="soft")),
+        lambda: make_pipeline(
+            make_column_transformer((KBinsDiscretizer(3), ["d", "a"]), ("passthrough", ["b"])), LogisticRegression()
+        ),
+        lambda: make_pipeline(
+            PCA(3), make_column_transformer(("passthrough", ["pca1", "pca0"])), LogisticRegression()
+        ).set_output(transform="pandas"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Stochastic Optimizer", "ignore:Quantiles are", "ignore:The current default")
+def test_fitted_parts_and_columns_by_name(saved, make):
+    fitted = make().fit(NAMED, LABELS)
+    found = load_local_model(saved(fitted), TASK).represent(INPUTS[:7])
+    transformed = fitted[:-1].transform(NAMED[:7])
+    dense = np.asarray(transformed.toarray() if hasattr(transformed, "toarray") else transformed)
+    np.testing.assert_allclose(found.embeddings, dense, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.probabilities, fitted.predict_proba(NAMED[:7]), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: pipeline().fit(NAMED[["b", "a", "c", "d"]], LABELS), "was fitted to the features b, a, c, d"),
         (lambda: pipeline().fit(NAMED[["a", "b"]], LABELS), "2 features, .*4"),
         (lambda: pipeline().fit(NAMED, np.array(["x", "y", "z"])[LABELS]), "predicts the classes x, y, z, but"),
         (lambda: pipeline(RidgeClassifier()).fit(NAMED, LABELS), "predict_proba"),
+        (lambda: pipeline(DecisionTreeClassifier()).fit(NAMED, LABELS), "Tree.* crash .*ONNX"),
+        (
+            lambda: pipeline(MultiOutputClassifier(LogisticRegression())).fit(NAMED, np.stack([LABELS, LABELS], 1)),
+            "several targets",
+        ),
         (lambda: LogisticRegression().fit(NAMED, LABELS), "so its embedding would be the sample"),
         (lambda: make_pipeline(FunctionTransformer(replace), PCA(2), LogisticRegression()), "replace.*execute code"),
     ],
