@@ -94,8 +94,8 @@ def embeddings(
     values : Tensor or array
         Embeddings ``[samples, size]``, such as those of :func:`penultimate`.
     labels : sequence, optional
-        Class of each sample, str or int; None for an owner without labels, and for single samples without. At least one
-        owner needs labels.
+        Class of each sample, str or int; None for an owner without labels, and None, NaN or -1 for single samples
+        without (of -1 a warning is logged, as it may be a class). At least one owner needs labels.
     split : str or sequence of str, optional
         ``train``, ``validation``, ``test`` or ``new`` for each sample, or one for all; the same at all owners. ``new``
         samples are predicted and need no label. By default samples with a label at any owner are divided by the server,

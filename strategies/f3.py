@@ -137,7 +137,7 @@ class F3(PhasedStrategy):
         if len(classes) < 2:
             raise DataError(
                 f"labels of at least two classes are required, but clients sent {len(classes)}: pass labels of the "
-                "samples to `embeddings` at one client at least"
+                f"samples to `embeddings` at one client at least; {NO_LABEL} means no label"
             )
         joined = self._divided(self._joined(answers, classes))
         ids = {name: answer.keys for name, answer in answers.items()}
@@ -219,7 +219,11 @@ class F3(PhasedStrategy):
         content = with_config(wanted.pack(), self.configrecord_key, config)
         answers = ask_clients(grid, nodes, content, self.message_type, OwnEmbeddings.unpack, self._names, timeout)
         if not answers:
-            raise RunError("no client sent a usable answer; the log has the reasons")
+            raise RunError(
+                "no client sent a usable answer; the log has the reasons. A client answers with "
+                f"fedgraph.clients.embeddings in a handler (@app.query) of '{self.message_type}', which a ClientApp "
+                "with a client_fn cannot have"
+            )
         for name in [name for name, answer in answers.items() if not answer.keys]:
             log.info("client '%s' has none of the requested samples", name)
             del answers[name]
@@ -261,9 +265,16 @@ class F3(PhasedStrategy):
         if bool(lost.any()):
             keys = [joined.keys[place] for place in lost.nonzero().flatten().tolist()]
             log.warning("%d samples are skipped because no client has their label: %s", len(keys), quoted(keys))
+        rows = ((split == _TRAIN) & labelled).nonzero().flatten()
+        learned = len(joined.labels[rows].unique())
+        if learned < 2:
+            raise DataError(
+                f"{len(rows)} labelled samples of {learned} classes are left for training, which needs two classes: "
+                "clients that have the label of a sample must send the same one, written alike, and samples to train "
+                'on have no split in `embeddings`, or split="train"'
+            )
         if not bool((split == _VALIDATION).any()):
-            rows = ((split == _TRAIN) & labelled).nonzero().flatten()
-            if 0 < len(rows) == len(joined.labels[rows].unique()):
+            if len(rows) == learned:
                 raise DataError(
                     f"each of the {len(rows)} labelled training samples is the only one of its class, so none can be "
                     "held out for validation: pass classes as labels to `embeddings`, not ids or amounts, or mark "

@@ -76,6 +76,22 @@ def test_labels_that_are_all_different_are_told_to_be_no_classes():
         F3(**FAST).start(grid(flowers(by_row)))
 
 
+@pytest.mark.parametrize(
+    ("others", "split", "left"),
+    [
+        (["mercy", "county"], None, "1[0-9][0-9] labelled samples of 1 classes"),
+        ([], "test", "0 labelled samples of 0 classes"),
+        ([], "validation", "0 labelled samples of 0 classes"),
+    ],
+)
+def test_where_too_little_is_left_to_train_on_it_is_said(others, split, left):
+    def contradicting(name, message, ids, values, labels, given):
+        return embeddings(message, ids, values, ["yes"] * len(ids) if name in others else labels, split)
+
+    with pytest.raises(DataError, match=f"{left} are left for training, .*the same one, .*split"):
+        F3(**FAST).start(grid(flowers(contradicting)))
+
+
 def test_the_model_is_that_of_the_classifier_bit_for_bit():
     strategy = F3(**FAST, seed=3)
     strategy.start(grid())
@@ -309,7 +325,7 @@ def test_what_cannot_be_is_said_before_anybody_is_asked():
         F3().start(grid(names=("ucla",)))
     with pytest.raises(RunError, match="call start first"):
         F3().predict(grid())
-    with pytest.raises(RunError, match="no client sent a usable answer"):
+    with pytest.raises(RunError, match=r"no client sent a usable answer.*@app.query\) of 'query'"):
         F3().start(grid(lambda message, context: Message(RecordDict(), reply_to=message)))
-    with pytest.raises(DataError, match="two .*sent 0"):
+    with pytest.raises(DataError, match="two .*sent 0.* -1 means no label"):
         F3().start(grid(names=("mercy", "county")))
