@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import time
 
 import numpy as np
 import pytest
@@ -188,11 +189,31 @@ def test_samples_of_no_split_are_new_where_nobody_has_a_label():
     assert told(embeddings(asked(), ids, values, labels)).class_kind == "bool"
 
 
+def test_labels_of_minus_one_are_none_and_told(caplog):
+    reply = embeddings(asked(), ["a", "b", "c"], np.eye(3), np.array([1, -1, 0]))
+    assert (told(reply).keys, told(reply).classes) == (("a", "c"), ("0", "1"))
+    assert "1 of 3 labels are -1, which means no label" in caplog.text
+    caplog.clear()
+    assert told(embeddings(asked(), ["a", "b"], np.eye(2), ["1", "-1"])).classes == ("-1", "1")
+    assert told(embeddings(asked(), ["a", "b"], np.eye(2), [1.0, np.nan])).keys == ("a",)
+    assert not caplog.text
+
+
+def test_many_samples_are_found_by_id():
+    ids = [str(number) for number in range(20_000)]
+    start = time.process_time()
+    assert len(told(embeddings(asked(ids=tuple(ids)), ids, np.zeros((20_000, 1)), ids)).keys) == 20_000
+    with pytest.raises(ValueError, match="'19999' is there twice"):
+        embeddings(asked(), [*ids, "19999"], np.zeros((20_001, 1)))
+    assert time.process_time() - start < 10
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
         ({"ids": ["a", "a"]}, "the sample 'a' is there twice"),
         ({"ids": ["a", 1]}, "ids of samples .*got 1"),
+        ({"ids": ["a", None]}, "ids of samples .*got None"),
         ({"ids": ["a", "\n"]}, "letters that can be shown"),
         ({"values": np.zeros(2)}, r"\[samples, size\]; .*\[2\]"),
         ({"values": np.full((2, 1), np.nan)}, "NaN or infinite"),

@@ -6,6 +6,8 @@ nor features.
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -22,6 +24,8 @@ from fedgraph.messages.embeddings import EmbedReply
 from fedgraph.messages.envelope import unpacking_reply, unpacking_request
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.untrusted import in_short
+
+log = logging.getLogger("fedgraph")
 
 UNDECIDED = -1
 """Split of samples that the server will divide."""
@@ -123,7 +127,7 @@ class OwnEmbeddings:
             raise ValueError("embeddings hold NaN or infinite values: leave samples out that this owner lacks")
         id_kind, keys = _texts(plain, "ids of samples")
         if len(set(keys)) < len(keys):
-            raise ValueError(f"the sample '{next(key for key in keys if keys.count(key) > 1)}' is there twice")
+            raise ValueError(f"the sample '{Counter(keys).most_common(1)[0][0]}' is there twice")
         class_kind, classes, codes = _classes(labels, len(keys))
         order = sorted(range(len(keys)), key=keys.__getitem__)
         return cls(
@@ -138,8 +142,8 @@ class OwnEmbeddings:
         labels are both, as another owner may have labels.
         """
         if request.ids is not None:
-            requested = torch.tensor([key in set(request.ids) for key in self.keys], dtype=torch.bool)
-            return self._only(requested)
+            ids = set(request.ids)
+            return self._only(torch.tensor([key in ids for key in self.keys], dtype=torch.bool))
         requested = torch.isin(
             self.split.long(), torch.tensor([SAMPLE_SPLITS.index(split) for split in request.splits])
         )
@@ -209,7 +213,8 @@ class OwnEmbeddings:
 
     def as_reply(self, owner: str, classes: Sequence[str]) -> EmbedReply:
         """Return the answer as that of a node of the engine, which hosts one owner; ``classes`` are those of all."""
-        places = torch.tensor([classes.index(name) for name in self.classes] + [NO_LABEL])
+        place_of = {name: place for place, name in enumerate(classes)}
+        places = torch.tensor([place_of[name] for name in self.classes] + [NO_LABEL])
         number, size = self.embeddings.shape
         return EmbedReply(
             clients=(owner,),
@@ -265,9 +270,10 @@ def _texts(values: Sequence[Any], what: str) -> tuple[Kind, list[str]]:
         return ("bool" if kinds == {bool} else "int"), [str(value) for value in values]
     if kinds <= {float} and all(value.is_integer() for value in values):
         return "int", [str(int(value)) for value in values]
-    wrong = next((value for value in values if not isinstance(value, str)), None)
-    if wrong is not None:
-        raise ValueError(f"{what} are text or whole numbers, all of one type; got {wrong!r} ({type(wrong).__name__})")
+    if wrong := [value for value in values if not isinstance(value, str)]:
+        raise ValueError(
+            f"{what} are text or whole numbers, all of one type; got {wrong[0]!r} ({type(wrong[0]).__name__})"
+        )
     strange = next((value for value in values if not value.isprintable() or not 0 < len(value) <= _LONGEST), None)
     if strange is not None:
         raise ValueError(
@@ -287,14 +293,26 @@ def _classes(labels: Any, number: int) -> tuple[Kind, tuple[str, ...], Tensor]:
     if any(isinstance(value, (list, tuple)) for value in plain):
         raise ValueError("labels are one class for each sample, [samples]; got several for a sample")
     present = [place for place, value in enumerate(plain) if not _is_none(value)]
+    if count := sum(_is_number_for_none(value) for value in plain):
+        log.warning(
+            "%d of %d labels are %d, which means no label: if it is a class, pass classes as text",
+            count,
+            number,
+            NO_LABEL,
+        )
     kind, texts = _texts([plain[place] for place in present], "labels")
     classes = sorted(set(texts), key=int) if kind == "int" else sorted(set(texts))
-    codes[present] = torch.tensor([classes.index(text) for text in texts], dtype=torch.int64)
+    place_of = {text: place for place, text in enumerate(classes)}
+    codes[present] = torch.tensor([place_of[text] for text in texts], dtype=torch.int64)
     return kind, tuple(classes), codes
 
 
 def _is_none(value: Any) -> bool:
-    return value is None or value != value or (type(value) in (int, float) and value == NO_LABEL)
+    return value is None or value != value or _is_number_for_none(value)
+
+
+def _is_number_for_none(value: Any) -> bool:
+    return type(value) in (int, float) and value == NO_LABEL
 
 
 def _splits(split: str | Sequence[str] | None, number: int) -> Tensor:
