@@ -13,6 +13,7 @@ from fedgraph.data.columns import Floats
 from fedgraph.data.schema import Schema
 from fedgraph.graphical import GraphicalModel
 from fedgraph.graphical.scores import (
+    FEWEST_ROWS,
     TargetModel,
     Yardstick,
     fit_targets,
@@ -42,7 +43,7 @@ class TableScores:
         self._yardsticks: dict[tuple[str, ...], dict[Yardstick, dict[str, TargetModel]]] = {}
 
     def of(self, name: str, models: Mapping[str, GraphicalModel]) -> dict[str, float]:
-        """Score the models of one client; return metrics as ``<split>/<target>-<metric><suffix>``.
+        """Score the models of one client; return metrics as ``<split>/<target>-<metric><suffix>``, none without rows.
 
         Parameters
         ----------
@@ -53,6 +54,8 @@ class TableScores:
             tables["public"] = public
         scores: dict[str, float] = {}
         for split, values in tables.items():
+            if not len(values):
+                continue
             for suffix, model in models.items():
                 schema = model.encoding.schema
                 own = values if schema == self._common else self._with_private(name, schema, split, values)
@@ -60,7 +63,7 @@ class TableScores:
             scores |= self._score_yardsticks(name, split, "", values)
             if self._settings.hidden:
                 scores |= self._score_queries(name, split, models, values)
-            if self._settings.sample_quality:
+            if self._settings.sample_quality and len(values) >= FEWEST_ROWS:
                 quality = score_samples(models[""], values, name, self._seed, self._settings.sampling)
                 scores |= _named(split, "", {"samples": quality})
         return scores

@@ -75,7 +75,8 @@ class FedNGMSettings(Settings):
                    client trains on its own rows for every target, and what is the same for every row: ``mean`` (of
                    categories how frequent each is) and ``median`` (the most frequent category); with ``global-model =
                    "pooled"`` they are trained on all rows.
-    sample_quality : compare samples of the global model with each client's test rows, and with public rows.
+    sample_quality : compare samples of the global model with each client's test rows, and with public rows, where there
+                   are 10 or more.
     marginalised : most test and public rows with missing values, for each target, that are predicted marginalised over
                    these, as :class:`fedgraph.graphical.model.GraphicalModel` and ``fedgraph predict`` do. In others,
                    missing values are replaced by means, which is faster, and what the authors' program does.

@@ -157,6 +157,23 @@ def test_clients_that_fail_or_answer_nonsense_are_left_out(caplog):
     assert strategy.metrics.index.tolist() == list(NAMES[1:])
 
 
+def test_without_test_rows_models_are_learned_and_not_measured():
+    strategy = FedNGM(**SHARED, shares=(0.9, 0.1, 0.0), yardsticks=True, hidden=0.3, sample_quality=True)
+    strategy.start(grid())
+    assert strategy.metrics.index.tolist() == list(NAMES)
+    assert strategy.metrics.isna().all(axis=None)
+    assert strategy.history.empty
+    assert np.isfinite(strategy.model.predict([{"age": 80}], "pressure")).all()
+
+
+def test_few_test_rows_are_measured_but_not_compared_with_samples():
+    strategy = FedNGM(**SHARED, sample_quality=True)
+    strategy.start(grid(app(lambda name: patients(name).head(30 if name == "mercy" else 300))))
+    quality = strategy.metrics["test/samples-told-apart"]
+    assert quality.isna().tolist() == [True, False, False]
+    assert strategy.metrics["test/pressure-mae"].notna().all()
+
+
 def test_nothing_leaves_without_consent_and_errors_tell_no_values(caplog):
     with pytest.raises(RunError, match="consent"):
         FedNGM(**SHARED).start(grid(app(consent=())))

@@ -298,13 +298,15 @@ class Network:
 
         :class:`fedgraph.graphical.network.heads.Heads` reads them in this order.
         """
-        return offset + self.in_order(found.view(len(offset), -1, found.shape[2]))
+        outputs = len(found) // len(offset) * found.shape[1]
+        return offset + self.in_order(found.view(len(offset), outputs, found.shape[2]))
 
     def of_found(self, gradient: Tensor) -> Tensor:
         """Convert the gradient of :meth:`outputs` to that of the output of the layers."""
         if self._place is not None:
             gradient = gradient.index_select(1, self._read) * self._is_read
-        return gradient.view(len(gradient) * self.groups, -1, gradient.shape[2])
+        outputs = gradient.shape[1] // self.groups
+        return gradient.view(len(gradient) * self.groups, outputs, gradient.shape[2])
 
     def in_order(self, found: Tensor) -> Tensor:
         """Reorder outputs of groups, ``[clients, groups * outputs, ...]`` -> ``[clients, units, ...]``."""

@@ -13,6 +13,9 @@ from fedgraph.data.columns import Floats
 from fedgraph.data.schema import Schema
 from fedgraph.support.errors import DataError
 
+FEWEST_ROWS = 10
+"""Fewest rows of either kind that can be compared."""
+
 _MOST_ROWS = 5_000
 """Most rows of each kind for the classifier."""
 
@@ -62,10 +65,14 @@ def sample_quality(schema: Schema, samples: Tensor, held_out: Tensor, seed: int 
     Raises DataError when there are fewer than 10 rows of either, or they do not have the schema's units.
     """
     units = len(schema.unit_feature)
-    if min(len(samples), len(held_out)) < 10 or samples.shape[1:] != (units,) or held_out.shape[1:] != (units,):
+    if (
+        min(len(samples), len(held_out)) < FEWEST_ROWS
+        or samples.shape[1:] != (units,)
+        or held_out.shape[1:] != (units,)
+    ):
         raise DataError(
             f"samples {list(samples.shape)} and held-out rows {list(held_out.shape)} cannot be compared: each needs at "
-            f"least 10 rows of {units} units"
+            f"least {FEWEST_ROWS} rows of {units} units"
         )
     ours, theirs = (rows.double().numpy() for rows in (samples, held_out))
     distances = {

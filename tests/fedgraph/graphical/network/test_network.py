@@ -56,6 +56,13 @@ def test_forbidden_derivatives_are_exactly_zero_whatever_the_parameters(mixed, l
     assert (found.largest[:, graph[unit][:, unit]] > 0).all()
 
 
+@pytest.mark.parametrize("settings", [{}, {"architecture": "path-norm", "loss": "squared"}])
+def test_of_no_rows_there_are_no_predictions(mixed, settings):
+    schema, rows = mixed(20)
+    network = Network(schema, PATH, NGMSettings(hidden=4, **settings))
+    assert network.predict(models(network, rows), rows.expand(2, -1, -1)[:, :0]).shape == (2, 0, rows.shape[1])
+
+
 def test_clients_have_models_of_their_own_and_graphs_if_they_want(chain, numbers, chain_graph):
     rows = chain(5, 4)
     graphs = torch.stack([chain_graph(4), torch.ones(4, 4).bool()])
