@@ -9,6 +9,7 @@ import json
 import logging
 import secrets
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -111,7 +112,8 @@ class FedNGM(PhasedStrategy):
         folder: str | Path | None = None,
         **settings: Any,
     ) -> None:
-        self.settings = from_keywords(FedNGMSettings, settings, "FedNGM")
+        own = [name for name in signature(FedNGM).parameters if name != "settings"]
+        self.settings = from_keywords(FedNGMSettings, settings, "FedNGM", own)
         about = {str(key).replace("_", "-"): value for key, value in (schema or {}).items()}
         table = {"shares": tuple(shares), "partition_seed": seed, "table_schema": about}
         self._table = from_keywords(ClientTableSettings, table, "FedNGM")

@@ -153,9 +153,11 @@ def parse(kind: type[S], table: Mapping[str, Any], where: str) -> S:
         for problem in error.errors():
             key = ".".join(str(part) for part in problem["loc"])
             if problem["type"] == "extra_forbidden":
-                known = sorted(kind.keys())
+                *tables, last = map(str, problem["loc"])
+                known = sorted(_kind_at(kind, tables).keys())
                 lines.append(
-                    f"{where} has no key '{key}'{if_any('; known keys: ', ', '.join(known))}{similar([key], known)}"
+                    f"{where} has no key '{key}'{if_any(f'; known keys{_of(tables)}: ', ', '.join(known))}"
+                    f"{similar([last], known)}"
                 )
             elif problem["type"] == "missing":
                 lines.append(f"{where} needs the key '{key}'")
@@ -166,7 +168,26 @@ def parse(kind: type[S], table: Mapping[str, Any], where: str) -> S:
         raise ExperimentError("\n".join(lines)) from None
 
 
-def from_keywords(kind: type[S], keywords: Mapping[str, Any], where: str) -> S:
+def _kind_at(kind: type[Settings], tables: Sequence[str]) -> type[Settings]:
+    """Return the class of a table within a table of ``kind``; keys of mappings and indices of lists are skipped."""
+    for name in tables:
+        inner = [field.annotation for key, field in kind.model_fields.items() if _kebab(key) == _kebab(name)]
+        kind = next((found for annotation in inner for found in _settings_in(annotation)), kind)
+    return kind
+
+
+def _settings_in(annotation: Any) -> list[type[Settings]]:
+    """Return the settings classes in a type, such as in an optional one or the values of a mapping."""
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        return [annotation]
+    return [found for each in get_args(annotation) for found in _settings_in(each)]
+
+
+def _of(tables: Sequence[str]) -> str:
+    return if_any(" of ", ".".join(tables))
+
+
+def from_keywords(kind: type[S], keywords: Mapping[str, Any], where: str, others: Collection[str] = ()) -> S:
     """Validate settings given as keywords of a Python call, named as the fields.
 
     Raises TypeError for an unknown keyword, and ValueError for an invalid value.
@@ -179,9 +200,11 @@ def from_keywords(kind: type[S], keywords: Mapping[str, Any], where: str) -> S:
         By field.
     where : str
         Names the call in messages, e.g. ``F3``.
+    others : collection of str
+        Further keywords of the call, for messages.
     """
-    known = list(kind.model_fields)
-    unknown = [name for name in keywords if name not in known]
+    known = [*others, *kind.model_fields]
+    unknown = [name for name in keywords if name not in kind.model_fields]
     if unknown:
         raise TypeError(
             f"{where} has no parameter {', '.join(map(repr, unknown))}{if_any('; it has ', ', '.join(known))}"
@@ -194,6 +217,13 @@ def from_keywords(kind: type[S], keywords: Mapping[str, Any], where: str) -> S:
         for problem in error.errors():
             key = ".".join(str(part) for part in problem["loc"]).replace("-", "_")
             text = problem["msg"].removeprefix("Value error, ")
+            if problem["type"] == "extra_forbidden":
+                *tables, last = (str(part).replace("-", "_") for part in problem["loc"])
+                fields = sorted(_kind_at(kind, tables).model_fields)
+                lines.append(
+                    f"{where}: there is no {key}; known keys{_of(tables)}: {', '.join(fields)}{similar([last], fields)}"
+                )
+                continue
             lines.append(f"{where}: {key}: {text} (got {problem['input']!r})" if key else f"{where}: {text}")
         raise ValueError("\n".join(lines)) from None
 

@@ -277,7 +277,9 @@ def test_a_strategy_that_was_stopped_goes_on_from_its_folder(tmp_path):
     ("keywords", "error", "message"),
     [
         ({"recoveri": {}}, TypeError, "'recoveri'.*did you mean 'recovery'"),
+        ({"public_rows": {}}, TypeError, "'public_rows'.*it has schema, public"),
         ({"ngm": {"epochs": 0}}, ValueError, "FedNGM: ngm.epochs"),
+        ({"ngm": {"epoch": 3}}, ValueError, "FedNGM: there is no ngm.epoch; .*did you mean 'epochs'"),
         ({"schema": {"kindes": {}}}, ValueError, "table_schema.kindes"),
     ],
 )

@@ -22,6 +22,32 @@ def test_unknown_key_names_the_known_ones():
         parse(Example, {"lr": 1}, "[x]")
 
 
+class Outer(Settings):
+    """A table of tables."""
+
+    inner_table: Example = Example()
+    by_name: dict[str, Example] | None = None
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [({"inner-table": {"num-step": 1}}, "inner-table"), ({"by-name": {"a": {"num-step": 1}}}, "by-name.a")],
+)
+def test_an_unknown_key_of_a_table_within_names_those_of_that_table(table, key):
+    told = f"'{key}.num-step'; known keys of {key}: learning-rate, note, num-steps; did you mean 'num-steps'"
+    with pytest.raises(ExperimentError, match=told):
+        parse(Outer, table, "[x]")
+    name = key.replace("-", "_")
+    told = f"f: there is no {name}.num_step; known keys of {name}: learning_rate, note, num_steps; did you"
+    with pytest.raises(ValueError, match=told):
+        from_keywords(Outer, {each.replace("-", "_"): value for each, value in table.items()}, "f")
+
+
+def test_further_keywords_of_a_call_are_listed():
+    with pytest.raises(TypeError, match="f has no parameter 'sed'; it has seed, learning_rate, .*'seed' for 'sed'"):
+        from_keywords(Example, {"sed": 1}, "f", ["seed"])
+
+
 def test_every_problem_is_named():
     with pytest.raises(ExperimentError) as raised:
         parse(Example, {"num-steps": "many", "lr": 1}, "[x]")
