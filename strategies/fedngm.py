@@ -55,6 +55,9 @@ class _InAnApp(fedngm.FedNGM):
             log.warning("%s", lacking)
 
 
+_InAnApp.__name__ = fedngm.FedNGM.__name__  # for messages
+
+
 class FedNGM(PhasedStrategy):
     """Federated neural graphical models of clients whose app is :func:`fedgraph.clients.table_client_app`.
 

@@ -28,6 +28,7 @@ _WORDS = (
     (r"under kinds", 'under FedNGM(schema={"kinds": ...})'),
     (r"target-neighbours", "target_neighbours"),
     (r"the experiment asks", "the strategy asks"),
+    (r"; with \[clients\] public-keys only the right one can", ": set a different client in each node config"),
 )
 
 

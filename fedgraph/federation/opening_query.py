@@ -181,7 +181,7 @@ def ask_all_nodes(
             if before.get(node) != problem:
                 log.warning("going on without node %d: %s", node, problem)
         answers = {node: answer for node, answer in reported_by.items() if node not in refused}
-        missing = roll_call.missing(answers.values(), silent)
+        missing = roll_call.missing(answers.values(), silent, failed.keys() | refused.keys())
         if missing is None:
             # Where clients are expected by name, other nodes do not matter.
             _note(notes, reported_by, failed | refused if roll_call.expect is None else {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -105,7 +105,7 @@ class RollCall:
         if unknown_names:
             raise IdentityError(f"it answers for {some(unknown_names)}, whom [clients] expect does not name")
 
-    def missing(self, answers: Iterable[Answer], silent: Iterable[int]) -> str | None:
+    def missing(self, answers: Iterable[Answer], silent: Iterable[int], refused: Collection[int] = ()) -> str | None:
         """Return in words which clients are still missing, or None when all are there.
 
         Raises IdentityError when waiting cannot help, because nodes disagree on ``num-partitions``.
@@ -116,6 +116,8 @@ class RollCall:
             Usable answers so far.
         silent : iterable of int
             Ids of the nodes that are connected and have not answered.
+        refused : collection of int
+            Ids of the nodes that are connected and cannot take part.
         """
         known = list(answers)
         hosted = {name for answer in known for name in answer.clients}
@@ -133,7 +135,7 @@ class RollCall:
         if silent:
             return f"node {some(sorted(silent))} is connected but has not said whom it hosts"
         if not known:
-            return "no node is connected"
+            return f"none of {len(refused)} connected nodes can take part" if refused else "no node is connected"
         divided = [answer.partition for answer in known if answer.partition is not None]
         counts = {count for _, count in divided}
         if len(counts) > 1:

@@ -50,9 +50,11 @@ def grid(client_app=None, names=NAMES, **config):
     return LocalGrid(client_app or app(), [{"client": name, **config} for name in names])
 
 
-def test_one_model_of_all_data_frames(tmp_path):
+def test_one_model_of_all_data_frames(tmp_path, caplog):
     strategy = FedNGM(**SHARED)
-    strategy.start(grid=grid(), num_rounds=1)
+    with caplog.at_level(logging.INFO, "fedgraph"):
+        strategy.start(grid=grid(), num_rounds=1)
+    assert caplog.messages[0] == "FedNGM"
     old, young = strategy.model.predict([{"age": 80}, {"age": 40}], "pressure")
     assert old - young == pytest.approx(32, abs=8)
     assert {*map(frozenset, strategy.graph.edges)} >= {frozenset({"pressure", other}) for other in ("age", "smoker")}
@@ -231,6 +233,8 @@ def test_errors_say_what_to_do_in_an_app(caplog):
     refused("leave the cell empty (NaN) if it is missing", infinite, **SHARED)
     few = 'lower FedNGM(merge={"min_clients": ...}) and min_available_nodes'
     refused(few, app(), NAMES[:2], **SHARED, merge={"min_clients": 3})
+    refused("none of 2 connected nodes can take part; node 1000: ", app(), ("mercy", "mercy"), **SHARED)
+    refused("so does another node: set a different client in each node config", app(), ("mercy", "mercy"), **SHARED)
     inner = app()
 
     def answer(message, context):
