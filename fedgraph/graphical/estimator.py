@@ -179,7 +179,8 @@ class NeuralGraphicalModel(BaseEstimator):
         Parameters
         ----------
         X : data frame, dict or list of dicts
-            Known values; those of the target are ignored, and so are unknown columns, with a warning the first time.
+            Known values; those of the target are ignored, and so are unknown columns of a data frame, with a warning
+            the first time.
         target : str, optional
             The column; by default the only one of ``targets``.
         """
@@ -227,10 +228,9 @@ class NeuralGraphicalModel(BaseEstimator):
         check_is_fitted(self)
         listed = _listed(targets)
         requested, known = list(map(str, listed)), _with_text(X)
-        levels = [quantiles] if isinstance(quantiles, float) else quantiles
         with _value_errors():
             rows = known if as_dicts(known) else self._rows(known, requested)
-            found = self.model_.conditional(rows, requested, levels, settings=self._draws)
+            found = self.model_.conditional(rows, requested, quantiles, settings=self._draws)
         return {name: found[str(name)] for name in listed}
 
     def sample(self, n_samples: int = 1, given: Any = None, random_state: Any = None) -> Any:
@@ -402,7 +402,8 @@ class NeuralGraphicalModel(BaseEstimator):
         X = _with_text(X)
         dicts = as_dicts(X)
         rows = X if dicts else self._as_table(X)
-        self._check_columns(dict.fromkeys(name for row in dicts for name in row) if dicts else rows.names, whole)
+        if whole or not dicts:  # unknown names in a dict are errors
+            self._check_columns(dict.fromkeys(name for row in dicts for name in row) if dicts else rows.names, whole)
         return to_values(rows, self.schema_, [name for name in ignored if name in self.schema_.names], self._about)
 
     def _check_columns(self, given: Iterable[str], whole: bool) -> None:

@@ -174,7 +174,7 @@ class GraphicalModel:
         self,
         rows: Rows,
         targets: str | Sequence[str],
-        quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+        quantiles: float | Sequence[float] = (0.05, 0.5, 0.95),
         draws: int = DRAWS,
         seed: int = 0,
         settings: SamplingSettings | None = None,
@@ -191,7 +191,7 @@ class GraphicalModel:
             Known values; those of the targets in a table, data frame or array are ignored.
         targets : str or sequence of str
             Features to predict, or the name of one.
-        quantiles : sequence of float
+        quantiles : float or sequence of float
             Levels of the quantiles of numbers, between 0 and 1.
         draws, seed : int
             Number and seed of the draws of the unknown features of each row.
@@ -208,7 +208,7 @@ class GraphicalModel:
         if wide := [name for name in targets if self.encoding.schema[name].kind == "embedding"]:
             raise DataError(f"{', '.join(wide)}: embeddings have no distributions; use predict or sample")
         found = self._conditional(units, targets, draws, seed, settings)
-        return answers(found, self.encoding, targets, quantiles)
+        return answers(found, self.encoding, targets, np.atleast_1d(quantiles).tolist())
 
     def sample(
         self, count: int, given: Rows | None = None, seed: int = 0, settings: SamplingSettings | None = None

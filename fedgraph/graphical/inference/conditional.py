@@ -94,7 +94,7 @@ class Conditional:
                 below = torch.special.ndtr((middle - expected) / noise).mean(2, keepdim=True) < level
                 low, high = torch.where(below, middle, low), torch.where(below, high, middle)
             found.append((low + high) / 2)
-        return torch.cat(found, 2).float()
+        return torch.cat([expected[:, :, :0], *found], 2).float()
 
     @classmethod
     def joined(cls, first: Conditional, second: Conditional, of_first: Tensor) -> Conditional:

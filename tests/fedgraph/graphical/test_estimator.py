@@ -265,6 +265,10 @@ def test_columns_that_are_missing_or_unknown(patients, caplog):
     assert [record.message for record in caplog.records] == [
         "columns that the model does not know are ignored: 'presure'; did you mean 'pressure' for 'presure'?"
     ]
+    caplog.clear()
+    with pytest.raises(ValueError, match="there is no feature 'wardd'"):
+        model.predict([{"wardd": "east"}], "age")
+    assert not caplog.records
 
 
 def test_one_row_of_pandas_is_a_row(patients, fitted):
@@ -299,6 +303,11 @@ def test_a_single_target_and_quantile_need_no_list(patients):
     assert model.score(frame) == clone(model).set_params(targets=("age",)).fit(frame).score(frame)
     told = model.conditional({"pressure": 120}, "age", 0.5)["age"]
     assert told.quantiles.keys() == {0.5}
+    assert model.conditional({"pressure": 120}, "age", np.float32(0.5))["age"].quantiles == told.quantiles
+    assert model.model_.conditional({"pressure": 120}, "age", 0.5)["age"].quantiles[0.5] == told.quantiles[0.5]
+    assert model.conditional({"pressure": 120}, "age", ())["age"].quantiles == {}
+    with pytest.raises(ValueError, match="between 0 and 1; got 1"):
+        model.conditional({"pressure": 120}, "age", 1)
 
 
 def test_the_example_runs():
