@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from fedgraph.algorithms.fedngm_settings import FedNGMRecovery, FedNGMSettings
 from fedgraph.algorithms.phases import Outcome
 from fedgraph.data.columns import two_categories
 from fedgraph.data.encoding import Encoding
-from fedgraph.data.schema import Agreement, ExclusionReason
+from fedgraph.data.schema import Agreement, ExclusionReason, Feature
 from fedgraph.graph import FeatureGraph, client_similarity, write_feature_graph, write_graph
 from fedgraph.graphical import GraphicalModel
 from fedgraph.graphical.inference import draw
@@ -237,7 +238,26 @@ def category_notes(agreement: Agreement, excluded_columns: Mapping[str, Mapping[
         )
     for feature in agreement.common.features:
         notes += two_categories(feature.name, feature.categories)
+        notes += _own_words(feature.name, {client: own[feature.name] for client, own in agreement.schemas.items()})
     return notes
+
+
+def _own_words(name: str, features: Mapping[str, Feature]) -> list[str]:
+    """Return a note on clients without any category of a feature that another client has, else none."""
+    counts = Counter(category for own in features.values() for category in own.categories)
+    alone = {
+        client: own.categories
+        for client, own in features.items()
+        if len(counts) > len(own.categories) > 0 and all(counts[category] == 1 for category in own.categories)
+    }
+    listed = [f"'{client}' ({quoted(categories)})" for client, categories in alone.items()]
+    if not listed:
+        return []
+    more = f" and {len(listed) - 5} more clients" if len(listed) > 5 else ""
+    return [
+        f"no category of '{name}' at {', '.join(listed[:5])}{more} occurs at another client: if they mean the same as "
+        "those of others, they must be written alike"
+    ]
 
 
 def _privacy(settings: FedNGMSettings) -> dict[str, Any]:

@@ -216,6 +216,20 @@ def test_columns_that_a_client_lacks_or_names_otherwise_are_warned_of(caplog):
     assert "no common features" not in caplog.text
 
 
+def test_categories_that_one_client_writes_otherwise_are_warned_of(caplog):
+    def otherwise(name):
+        frame = patients(name)
+        return frame.assign(smoker=(frame.smoker == "yes").astype(int)) if name == "mercy" else frame
+
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        FedNGM(**SHARED).start(grid(app(otherwise)))
+    assert "no category of 'smoker' at 'mercy' ('0', '1') occurs at another client" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        FedNGM(**SHARED).start(grid())
+    assert "no category of" not in caplog.text
+
+
 FILES = re.compile(r"\[(data|experiment|fedngm)|node-config|min-clients|missing-codes")
 
 
