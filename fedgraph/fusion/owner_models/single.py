@@ -65,7 +65,7 @@ class SingleOwner:
             )  # fmt: skip
         else:
             self._warn_of_scale(model, path, found)
-        self._check_not_raw(found, "use a model with a hidden layer before the last linear layer")
+        self._check_not_raw(found, "use a model with a hidden layer before the last linear one, or name its layer (#)")
         return found, fingerprint
 
     def _warn_of_scale(self, model: LocalModel, path: str, found: Represented) -> None:
