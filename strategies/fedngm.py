@@ -75,7 +75,8 @@ class FedNGM(PhasedStrategy):
     min_available_nodes : int, default 2
         Minimum number of nodes, for which the strategy waits.
     folder : path, optional
-        Folder of model, graph and dependencies, from which a stopped strategy resumes; by default a temporary folder.
+        Folder of model, graph and dependencies, from which a stopped strategy resumes, while a finished one begins
+        anew; by default a temporary folder.
     **settings
         The keys of ``[fedngm]``, with underscores; its tables as mappings: ``ngm={"epochs": 100}``,
         ``recovery={"method": "ges"}``, ``scaling={"source": "shared-ranges"}``.
@@ -121,10 +122,8 @@ class FedNGM(PhasedStrategy):
         table = {"shares": tuple(shares), "partition_seed": seed, "table_schema": about}
         self._table = from_keywords(ClientTableSettings, table, "FedNGM")
         self.seed, self.min_available_nodes, self._public = seed, min_available_nodes, public
-        # Nodes store data of a run under its name.
-        name = f"fedngm-{secrets.token_hex(6)}"
         self._temporary = TemporaryDirectory(prefix="fedgraph-") if folder is None else None
-        self.folder = Path(folder or Path(self._temporary.name if self._temporary else "", name)).absolute()
+        self.folder = Path(folder or Path(self._temporary.name if self._temporary else "", "fedngm")).absolute()
         self.client_models: dict[str, NeuralGraphicalModel] = {}
         self._names_present: tuple[str, ...] = ()
         self._names: dict[int, str] = {}
@@ -147,6 +146,9 @@ class FedNGM(PhasedStrategy):
 
         connected_nodes(grid, self.min_available_nodes, timeout)
         self.folder.mkdir(parents=True, exist_ok=True)
+        folder = RunFolder(self.folder)
+        if not folder.checkpoint.is_file():
+            folder.name_run(f"{folder.name}-{secrets.token_hex(6)}")
         running = PhasesRun(_InAnApp(self.settings), self._plan(timeout))
         with errors_in_app_words():
             outcome = running.run(grid)
@@ -159,6 +161,7 @@ class FedNGM(PhasedStrategy):
 
         self.metrics = pd.DataFrame({name: values.numpy() for name, values in outcome.metrics.items()}, outcome.names)
         self.model = NeuralGraphicalModel.load(self.folder / _MODEL)
+        folder.checkpoint.unlink(missing_ok=True)
         means = MetricRecord({name: float(values.nanmean()) for name, values in outcome.metrics.items()})
         return Result(arrays=to_record(outcome.arrays), evaluate_metrics_serverapp={1: means})
 

@@ -85,6 +85,11 @@ class RunFolder:
                     return str(known)
         return self.name
 
+    def name_run(self, name: str) -> None:
+        """Write the name of a new run, under which nodes keep rows, state and models, into a folder of any name."""
+        write_atomically(self._environment_file, _json({"run": name}))
+        vars(self).pop("run", None)
+
     @classmethod
     def create(
         cls,

@@ -291,6 +291,24 @@ def test_a_strategy_that_was_stopped_goes_on_from_its_folder(tmp_path):
     assert torch.equal(strategy.model.model_.parameters, whole.model.model_.parameters)
 
 
+def test_a_strategy_that_has_finished_learns_again_from_the_rows_that_there_are_now(tmp_path):
+    def pressure(strategy, factor):
+        strategy.start(
+            grid(app(lambda name: patients(name).eval(f"pressure = {factor} * pressure"), share_models=True))
+        )
+        models = strategy.fetch_models(grid(app(share_models=True)))
+        assert list(models) == list(NAMES)
+        return strategy.model.predict([{"age": 60}], "pressure")[0], models["mercy"].predict([{"age": 60}], "pressure")[
+            0
+        ]
+
+    assert pressure(strategy := FedNGM(**SHARED), 1) == pytest.approx((124, 124), abs=5)
+    assert pressure(strategy, 2) == pytest.approx((248, 248), abs=10)
+    assert pressure(FedNGM(**SHARED, folder=tmp_path / "a" / "kept"), 3) == pytest.approx((372, 372), abs=15)
+    assert pressure(FedNGM(**SHARED, folder=tmp_path / "a" / "kept"), 4) == pytest.approx((496, 496), abs=20)
+    assert pressure(FedNGM(**SHARED, folder=tmp_path / "b" / "kept"), 5) == pytest.approx((620, 620), abs=25)
+
+
 @pytest.mark.parametrize(
     ("keywords", "error", "message"),
     [
