@@ -98,6 +98,13 @@ class AppReply:
             del self.content[name]
 
 
+_OLD_RECORDS = ("fitins.parameters", "evaluateins.parameters")
+_OLD_APP = (
+    "its ClientApp has a client_fn, of Flower's old API: write it with @app.train() and @app.evaluate(), see Flower's "
+    "guide 'Upgrade to Message API'"
+)
+
+
 def last_words(message: Message) -> str:
     """Return a node's error, which Flower logs in full; of a traceback only what was raised at its end."""
     lines = (message.error.reason or "").strip().splitlines()
@@ -106,7 +113,8 @@ def last_words(message: Message) -> str:
         # A frame has its line of code below it, and marks below that.
         after = lines[frames[-1] + 1 :]
         lines = list(dropwhile(lambda line: line.startswith("    "), after)) or lines[-1:]
-    return in_short("\n".join(lines), 500) if lines else "it failed without words"
+    words = in_short("\n".join(lines), 500) if lines else "it failed without words"
+    return f"{words} ({_OLD_APP})" if any(record in words for record in _OLD_RECORDS) else words
 
 
 def named(models: ModelRows, place: int, row: Tensor) -> dict[str, Tensor]:

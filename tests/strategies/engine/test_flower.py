@@ -427,6 +427,18 @@ def test_partition_ids_are_names_where_there_is_no_other():
         SFL(ClientGraph.complete(["0", "1"])).start(nobody, initial(), num_rounds=1)
 
 
+def test_clients_of_flowers_old_api_are_told_what_to_write(caplog):
+    class Old(pytest.importorskip("flwr.client").NumPyClient):
+        def fit(self, parameters, config):
+            return parameters, 1, {}
+
+    app = ClientApp(client_fn=lambda context: Old().to_client(), mods=[client_name])
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        SFLStar().start(LocalGrid.of_partitions(app, 2), initial(), num_rounds=1)
+    assert re.search(r"training: no usable answer .*a client_fn, .*@app.train\(\)", caplog.text)
+    assert re.search(r"evaluation: no usable answer .*a client_fn, .*@app.train\(\)", caplog.text)
+
+
 # ---- what is exchanged
 
 
