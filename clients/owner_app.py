@@ -149,6 +149,7 @@ def _tensor(value: Any, model: nn.Module) -> Tensor:
             value = torch.as_tensor(np.asarray(value))
         except TypeError as error:
             raise ValueError(f"inputs are numbers: {error}") from None
+    value = value.detach()
     types = [each.dtype for each in model.parameters() if each.is_floating_point()]
     result: Tensor = value.to(types[0]) if types and value.is_floating_point() else value
     return result
@@ -169,7 +170,13 @@ def _frozen(model: nn.Module) -> Iterator[None]:
     """Set a model to evaluation mode in a ``with`` block, and restore modes and buffers afterwards."""
     modes = {module: module.training for module in model.modules()}
     buffers = {name: value.clone() for name, value in model.named_buffers()}
-    model.eval()
+    try:
+        model.eval()
+    except NotImplementedError as error:
+        raise ValueError(
+            f"{type(model).__name__} cannot be set to evaluation mode, like programs of torch.export: pass the module "
+            "that was exported"
+        ) from error
     try:
         yield
     finally:

@@ -57,6 +57,13 @@ def test_the_input_of_the_last_linear_layer_whatever_the_batches():
     torch.testing.assert_close(penultimate(model.bfloat16(), X), found, atol=0.03, rtol=0.03)
 
 
+def test_inputs_may_have_gradients_and_exported_programs_are_refused():
+    model = perceptron()
+    torch.testing.assert_close(penultimate(model, X.clone().requires_grad_()), penultimate(model, X))
+    with pytest.raises(ValueError, match="evaluation mode, .*pass the module that was exported"):
+        penultimate(torch.export.export(model, (X,)).module(), X)
+
+
 def test_the_model_is_left_as_it_was():
     model = Convolution()
     model.features[3].eval()
