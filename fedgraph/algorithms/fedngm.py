@@ -28,7 +28,7 @@ from fedgraph.algorithms.fedngm_results import PhaseResults, build_outcome
 from fedgraph.algorithms.fedngm_settings import FedNGMSettings
 from fedgraph.algorithms.phases import Keep, Opening, Outcome, Phase, PhasedAlgorithm, PhaseRun, Query, Recall, Without
 from fedgraph.data.columns import Floats
-from fedgraph.data.encoding import Encoding, Scaling, agreed_scaling, read_values
+from fedgraph.data.encoding import Encoding, Range, Scaling, agreed_scaling, read_values
 from fedgraph.data.schema import Agreement, Schema, agree, check_used, disagreeing, schema_as_json, schema_from_json
 from fedgraph.data.tables import BayesianNetwork, ClientTableSource, client_table_source
 from fedgraph.graph import FeatureGraph
@@ -41,7 +41,7 @@ from fedgraph.graphical.learning import (
 )
 from fedgraph.graphical.network import Network
 from fedgraph.graphical.recovery import UnitSums, recover_from_sums
-from fedgraph.support.errors import DataError, ExperimentError, IdentityError, ReplyError, RunError
+from fedgraph.support.errors import DataError, ExperimentError, IdentityError, ReplyError, RunError, quoted
 from fedgraph.support.files import State
 
 log = logging.getLogger("fedgraph")
@@ -232,6 +232,8 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
                 statistics = yield context.query(
                     "statistics", text_only(lambda text: SharedStatistics.from_json(text, common))
                 )
+                if self.settings.statistics.noise is None:
+                    _warn_of_ranges_apart({client: one.ranges for client, one in statistics.items()})
             scaling = agreed_scaling(common, settings, [one.ranges for one in statistics.values()])
         yield from context.keep(scaling=scaling.as_json())
         return scaling
@@ -332,3 +334,20 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
             encoding = Encoding(context.common, scaling, settings.scaling.outside)
             public = encoding.encode(context.public_values("distillation public-weight"))
         return distil(network, models, samples, counts, settings.distillation, settings.network, seed, public)
+
+
+def _warn_of_ranges_apart(ranges: Mapping[str, Mapping[str, Range]]) -> None:
+    """Warn of clients whose range of a number overlaps with that of no other client, as where their units differ."""
+    for name in sorted({name for own in ranges.values() for name in own}):
+        ends = {client: (own[name][0], own[name][-1]) for client, own in ranges.items() if name in own}
+        apart = [
+            client
+            for client, (low, high) in ends.items()
+            if len(ends) > 1
+            and all(high < other[0] or low > other[-1] for each, other in ends.items() if each != client)
+        ]
+        if apart:
+            log.warning(
+                "the range of '%s' at %s overlaps with that of no other client: does it have the same unit at all?",
+                name, quoted(apart),
+            )  # fmt: skip

@@ -230,6 +230,21 @@ def test_categories_that_one_client_writes_otherwise_are_warned_of(caplog):
     assert "no category of" not in caplog.text
 
 
+def test_numbers_in_another_unit_are_warned_of_where_ranges_are_shared(caplog):
+    def otherwise(name):
+        return patients(name).eval("age = 365 * age") if name == "mercy" else patients(name)
+
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        FedNGM(**SHARED).start(grid(app(otherwise)))
+    assert [each for each in caplog.messages if "overlaps" in each] == [
+        "the range of 'age' at 'mercy' overlaps with that of no other client: does it have the same unit at all?"
+    ]
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        FedNGM(**SHARED).start(grid())
+    assert "overlaps" not in caplog.text
+
+
 FILES = re.compile(r"\[(data|experiment|fedngm)|node-config|min-clients|missing-codes")
 
 
