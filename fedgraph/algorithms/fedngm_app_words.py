@@ -28,6 +28,10 @@ _WORDS = (
     (r"under kinds", 'under FedNGM(schema={"kinds": ...})'),
     (r"target-neighbours", "target_neighbours"),
     (r"the experiment asks", "the strategy asks"),
+    (
+        r"(connected nodes can take part)(?=[\s\S]*(Invalid message type|function registered|is malformed))",
+        r"\1 (each needs the ClientApp of table_client_app)",
+    ),
     (r"; with \[clients\] public-keys only the right one can", ": set a different client in each node config"),
 )
 

@@ -21,7 +21,7 @@ _SAID: dict[str, Callable[[EmbedReply], Tensor]] = {
 }
 """The facts about a sample that all owners must agree on."""
 
-_ALIKE = "all need the same labels, shares and split-seed"
+_ALIKE = "all need the same labels and splits, in an experiment the same shares and split-seed"
 
 _MOST_NUMBERS = 1 << 32
 """Most numbers in all embeddings (16 GiB), to protect the memory from oversized ones."""

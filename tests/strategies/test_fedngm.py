@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
 
 from fedgraph.clients import table_client_app
 from fedgraph.data import open_source, parse_data
@@ -262,7 +263,11 @@ def test_errors_say_what_to_do_in_an_app(caplog):
     refused("leave the cell empty (NaN) if it is missing", infinite, **SHARED)
     few = 'lower FedNGM(merge={"min_clients": ...}) and min_available_nodes'
     refused(few, app(), NAMES[:2], **SHARED, merge={"min_clients": 3})
-    refused("none of 2 connected nodes can take part; node 1000: ", app(), ("mercy", "mercy"), **SHARED)
+    refused(
+        "none of 3 connected nodes can take part (each needs the ClientApp of table_client_app)", ClientApp(), **SHARED
+    )
+    with pytest.raises(IdentityError, match="none of 3 connected nodes can take part; node 1000: column 'smoker'"):
+        FedNGM(**SHARED, schema={"kinds": {"smoker": "real"}}).start(grid())
     refused("so does another node: set a different client in each node config", app(), ("mercy", "mercy"), **SHARED)
     inner = app()
 

@@ -95,7 +95,10 @@ def train(
     units = len(network.schema.unit_feature)
     for name, rows, others in zip(names, training, held_out, strict=True):
         if not len(rows) or not len(others):
-            raise DataError(f"client '{name}' has {len(rows)} training and {len(others)} held-out rows; it needs both")
+            raise DataError(
+                f"client '{name}' has {len(rows)} training and {len(others)} held-out rows; it needs both: "
+                "more rows, or other shares"
+            )
         if rows.shape[1:] not in ((units,), (2 * units,)) or others.shape[1:] != rows.shape[1:]:
             raise DataError(
                 f"rows of client '{name}' have the shapes {list(rows.shape[1:])} and {list(others.shape[1:])}, but the "
