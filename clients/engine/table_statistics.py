@@ -24,6 +24,7 @@ from fedgraph.algorithms.fedngm_messages import PhaseRequest
 from fedgraph.algorithms.fedngm_settings import FedNGMSettings
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.engine.table_rows import TableRows
+from fedgraph.data.encoding import needs_range
 from fedgraph.data.schema import Schema, schema_as_json
 from fedgraph.federation import listed
 from fedgraph.graphical import Consent, SharedStatistics, check_consent, shared_statistics
@@ -180,6 +181,8 @@ class TableStatistics:
         """Return sums over a client's rows, ``[numbers]``."""
         noise, consent = self.settings.statistics.noise, read_consent(self.node)
         consent.check(noise, "sums", len(self.settings.disclosed))
+        if noise is not None:
+            self._check_units_of_one_row()
         units = self.held.rows(name, self.common, self.request.scaling).units("train")
         if len(units) < consent.least_rows:
             raise DataError(
@@ -194,6 +197,21 @@ class TableStatistics:
         if not kept.is_file():
             save_state(kept, {"sums": with_noise(sums, self.common, noise).flat()})
         return load_state(kept)["sums"]
+
+    def _check_units_of_one_row(self) -> None:
+        """Check that the units of a row depend on no other row, which the noise on sums assumes.
+
+        A single row can move a range that is measured on the client's own rows, and with it the units of all rows.
+        Raises DataError for numbers with such a range.
+        """
+        given = {} if self.request.scaling is None else self.request.scaling.ranges
+        own = [part.name for part in self.common.features if needs_range(part) and part.name not in given]
+        if own:
+            raise DataError(
+                f"sums with noise need common ranges, and {quoted(own)} would be scaled by the client's own, which one "
+                "row can move for all others: set source of [fedngm.scaling] to given, public or shared-ranges, or "
+                "give ranges there"
+            )
 
     def _spend(self, name: str, kept: Path, consent: Consent) -> None:
         """Record that the statistics of the file ``kept`` leave, if they have noise."""

@@ -131,7 +131,8 @@ class StatisticsSettings(Settings):
     Attributes
     ----------
     noise  : on everything that is disclosed: on ranges, and on the sums of ``[fedngm.recovery] source =
-             "summed-statistics"``, each with the whole epsilon, so that a run with both has twice that.
+             "summed-statistics"``, each with the whole epsilon, so that a run with both has twice that. Sums with
+             noise need ranges that are not measured on the client's own rows.
     bounds : ``[low, high]`` by feature, known without looking at data; values beyond count as the bound. Ranges with
              noise need them.
     cells  : number of cells between the bounds in which values are counted.

@@ -36,7 +36,9 @@ def ask(table_tables, tmp_path, data_dir):
         node = Node.of(Context(1, 1, {**places, **(config or {})}, RecordDict(), {}))
         request = PhaseRequest(phase, **known, client="fedgraph.clients.fedngm:FedNGMClient", experiment=part, run=run)
         content = FedNGMClient.handle(Message(request.pack(), 1, "query"), node)
-        return PhaseReply.unpack(content, content.array_records["stacked"]["parameters"].shape[1])
+        stacked = content.array_records["stacked"]
+        sums = stacked["sums"].shape[1] if "sums" in stacked else 0
+        return PhaseReply.unpack(content, stacked["parameters"].shape[1], sums)
 
     return asked
 
@@ -81,6 +83,16 @@ def test_everything_that_a_run_discloses_of_rows_adds_up(ask, common, table_tabl
     assert ask("statistics", config, common=common).texts == first, "what was refused has not been spent"
     ask("statistics", {**config, "consent-epsilon": 10}, common=fewer)
     assert ask("statistics", config, run="another", common=fewer).texts, "the limit is that of one run"
+
+
+def test_sums_with_noise_are_of_units_that_one_row_cannot_move_for_all(ask, common, table_tables):
+    table_tables["fedngm"] |= {"recovery": {"source": "summed-statistics"}, "scaling": {"source": "own"}}
+    own, given = Scaling({"height": (100.0, 250.0)}), Scaling(NOISE["bounds"])
+    assert ask("sums", {"consent": "sums"}, common=common, scaling=own).sums.shape[0] == 3
+    table_tables["fedngm"]["statistics"] = {"noise": {"epsilon": 5.0}}
+    with pytest.raises(DataError, match="sums with noise need common ranges, and 'weight', 'stay'"):
+        ask("sums", {"consent": "sums"}, common=common, scaling=own)
+    assert ask("sums", {"consent": "sums"}, common=common, scaling=given).sums.shape[0] == 3
 
 
 def test_graphs_are_over_common_features_and_found_with_private_ones(ask, common):

@@ -128,8 +128,8 @@ def with_noise(
 
     The counts, sums and products of a row have norms of at most F, the number of features (embeddings count once for
     each of their numbers), as the units of a feature have a norm of at most 1. As no entry is negative, replacing a row
-    moves the vector by at most ``sqrt(6) F``. For Laplace noise, the L1 norm of a row is at most 3 F^2. Returns the
-    noisy sums.
+    moves the vector by at most ``sqrt(6) F``. For Laplace noise, the L1 norm of a row is at most 3 F^2. The units of a
+    row must depend on this row only: ranges measured on the same rows move with each of them. Returns the noisy sums.
 
     Parameters
     ----------
