@@ -16,7 +16,14 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedgraph.clients.engine.assignment import Assignment
-from fedgraph.clients.engine.limits import check_allowed, check_data_allowed, check_limits, check_noise, count_message
+from fedgraph.clients.engine.limits import (
+    check_allowed,
+    check_data_allowed,
+    check_limits,
+    check_noise,
+    check_statistics,
+    count_message,
+)
 from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS
 from fedgraph.messages import (
@@ -184,12 +191,14 @@ def _identity(message: Message, node: Node) -> Identity:
     cohort = node.opening_cohort(experiment, clients, client_class)
     data = cohort.data
     assignment.horizons_of(data.task)
+    label_counts = bool(message.content.config_records["config"].get("label-counts"))
+    check_statistics(client_class, assignment, label_counts, data.moments is not None)
     return Identity(
         clients=clients,
         task=data.task,
         data=node.source(assignment).describe(),
         num_examples={split: data.splits[split].num_examples for split in SPLITS},
-        label_counts=data.label_counts if message.content.config_records["config"].get("label-counts") else None,
+        label_counts=data.label_counts if label_counts else None,
         partition=divided,
         groups=data.groups,
         untrained=data.untrained,

@@ -12,7 +12,7 @@ from fedgraph.clients.engine.node import Node
 from fedgraph.data import is_custom_class
 from fedgraph.federation import listed
 from fedgraph.privacy.noise import NoiseSettings
-from fedgraph.support.errors import IdentityError, similar
+from fedgraph.support.errors import ExperimentError, IdentityError, similar
 from fedgraph.support.files import locked, write_atomically
 from fedgraph.support.settings import parse
 from fedgraph.support.untrusted import in_short, read_json
@@ -102,6 +102,29 @@ def check_noise(node: Node, client_class: Any, assignment: Assignment) -> None:
             f"this node requires a noise multiplier of at least {least:g} over all releases of a run (node config "
             f"least-noise), but the run has {found:.3g}: raise noise-multiplier, or lower epsilon or releases"
         )
+
+
+def check_statistics(client_class: Any, assignment: Assignment, label_counts: bool, moments: bool) -> None:
+    """Check that no statistics of clients' data leave beside a method's noise, which is to cover all that they release.
+
+    Raises ExperimentError for numbers of labels and moments of readings in the answer to the opening query, and for
+    metrics that tell which classes a client has.
+    """
+    name = getattr(client_class, "noise", "")
+    if not name or assignment.method.get(name) is None:
+        return
+    without_noise = {
+        'the numbers of their labels, for [graph] source = "labels": use another source': label_counts,
+        "means and deviations of their readings, for common scales: let every client have its own ([data] scaling = "
+        '"client", cold-scale = "own")': moments,
+        "accuracies on classes that a client lacks, which tell what it has: set [evaluation] unseen-classes = "
+        "false": assignment.unseen_classes,
+    }
+    for what, leaves in without_noise.items():
+        if leaves:
+            raise ExperimentError(
+                f"the table `{name}` of the method is to cover all that clients release, and does not cover {what}"
+            )
 
 
 def count_message(node: Node) -> None:

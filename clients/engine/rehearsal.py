@@ -12,7 +12,7 @@ from flwr.app import Context, RecordDict
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.base import CohortClient
 from fedgraph.clients.engine.disclosure import Disclosure, disclosure
-from fedgraph.clients.engine.limits import check_allowed, check_limits, check_noise
+from fedgraph.clients.engine.limits import check_allowed, check_limits, check_noise, check_statistics
 from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, OwnerSource
@@ -88,7 +88,9 @@ def rehearse(
     elif isinstance(source, ClientTableSource) and not stacked:
         lines = _describe_tables(source, clients)
     else:
-        lines = _describe_cohort(node.opening_cohort(part, clients, client_class), assignment)
+        cohort = node.opening_cohort(part, clients, client_class)
+        check_statistics(client_class, assignment, experiment.graph.source == "labels", cohort.data.moments is not None)
+        lines = _describe_cohort(cohort, assignment)
     left = [name for name in configured_clients(node_config) if name not in clients] if assignment.expect else []
     unexpected = f"{', '.join(left)}: not expected by the run, which expects " if left else ""
     unexpected += closest_first(left, assignment.expect or ()) if left else ""

@@ -209,8 +209,7 @@ class TableStatistics:
         if own:
             raise DataError(
                 f"sums with noise need common ranges, and {quoted(own)} would be scaled by the client's own, which one "
-                "row can move for all others: set source of [fedngm.scaling] to given, public or shared-ranges, or "
-                "give ranges there"
+                'row can move for all others: set source of [fedngm.scaling], as to "shared-ranges", or give ranges'
             )
 
     def _spend(self, name: str, kept: Path, consent: Consent) -> None:

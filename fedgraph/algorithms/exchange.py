@@ -28,7 +28,7 @@ class RunFacts:
     rounds : int or None
         Number of rounds; None where it is not known.
     own_splits : tuple of str
-        Splits of clients' own data that are evaluated.
+        Evaluated splits of clients' own data, or of data that clients scale by their own.
     averages : str
         ``mean``, or the robust average that replaces it.
     keeps_last : bool

@@ -122,8 +122,8 @@ class IPA(Algorithm[IPASettings]):
         if own:
             raise ExperimentError(
                 f"[ipa] privacy: metrics of clients' own data ({', '.join(own)}) would leave without noise; evaluate "
-                "on "
-                'shared data ([evaluation] splits = ["test"] with [data] test = "shared"), or not at all (splits = [])'
+                'on shared data ([evaluation] splits = ["test"] with [data] test = "shared", and for tables scaling = '
+                '"none", as each client\'s own scale tells of its data), or not at all (splits = [])'
             )
 
     def init(self, clients: Clients, models: Models) -> State:

@@ -27,7 +27,8 @@ in updated ones of others, as one vector, and adds Gaussian noise before it leav
   data of the same size. (epsilon, delta) adds up over its turns; every further run on the same data adds its own.
 - Price: every single parameter gets noise. An epsilon of common size leaves nothing of an update of 200,000 parameters.
 - Participation, numbers of examples and settings are not hidden. Metrics are of released parameters on shared data;
-  others are refused. Training losses, divergence and the moments of the optimiser stay on the node.
+  others are refused, and so are numbers of labels for a client graph, and moments of readings for common scales.
+  Training losses, divergence and the moments of the optimiser stay on the node.
 - The server names method, settings and run. A node counts releases, so that a run gets no more than it announced; that
   does not protect against a dishonest server, which can start another run or request a method without noise.
 

@@ -297,7 +297,9 @@ class AlgorithmRun:
 
 def _facts(federation: Federation, plan: RunPlan) -> RunFacts:
     experiment = json.loads(plan.experiment)
-    shared_test = "test" if experiment.get("data", {}).get("test") == "shared" else ""
+    data = experiment.get("data", {})
+    # Metrics of shared rows that every client scales by its own data depend on these.
+    shared_test = "test" if data.get("test") == "shared" and data.get("scaling") != "client" else ""
     return RunFacts(
         rounds=plan.rounds,
         own_splits=tuple(split for split in plan.splits if split != shared_test),

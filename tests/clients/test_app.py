@@ -1,6 +1,7 @@
 import json
 import logging
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,9 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod, arrays_size_mod, message_size_mod
 
 from fedgraph.clients.app import app, client_app
+from fedgraph.clients.engine.assignment import Assignment
+from fedgraph.clients.engine.limits import check_statistics
+from fedgraph.clients.ipa import IPAClient
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.federation.identity import check_proof, read_public_keys
@@ -26,7 +30,7 @@ from fedgraph.messages import (
     read_error,
     read_proof,
 )
-from fedgraph.support.errors import FedgraphError, IdentityError
+from fedgraph.support.errors import ExperimentError, FedgraphError, IdentityError
 from fedgraph.support.plugins import load_object
 from fedgraph.support.status import STATUS_FILE, StatusFile
 
@@ -42,9 +46,9 @@ def part(digits_tables):
 FULL = {"full-errors": True}
 
 
-def identify(part, node_config, label_counts=False, challenge=None):
+def identify(part, node_config, label_counts=False, challenge=None, client=COHORT_CLIENT):
     grid = LocalGrid(app, [node_config])
-    config = ConfigRecord({CLIENT_KEY: COHORT_CLIENT, EXPERIMENT_KEY: part, "label-counts": label_counts})
+    config = ConfigRecord({CLIENT_KEY: client, EXPERIMENT_KEY: part, "label-counts": label_counts})
     if challenge is not None:
         config[CHALLENGE_KEY] = challenge
     (reply,) = grid.send_and_receive([Message(RecordDict({"config": config}), 1000, "query.identify")])
@@ -260,6 +264,20 @@ def test_a_node_wants_noise_on_what_its_clients_release(part, client, method, me
     grid = LocalGrid(app, [{"clients": "client-0", "least-noise": 1, **FULL}])
     (reply,) = grid.send_and_receive([Message(RecordDict({"config": config}), 1000, "query.identify")])
     assert (read_error(reply) is None) == (message is None)
+
+
+def test_statistics_of_data_do_not_leave_beside_noise_that_covers_all(part):
+    noisy = json.dumps({**json.loads(part), "method": {"privacy": {"clip-norm": 1.0, "epsilon": 1.0}}})
+    told = identify(noisy, {"clients": "client-0", **FULL}, label_counts=True, client=IPA_CLIENT)
+    assert re.search(r"is to cover all .* does not cover the numbers of their labels, for \[graph\]", read_error(told))
+    assert read_error(identify(noisy, {"clients": "client-0"}, client=IPA_CLIENT)) is None
+    plain = json.dumps({**json.loads(part), "method": {}})
+    assert read_error(identify(plain, {"clients": "client-0"}, label_counts=True, client=IPA_CLIENT)) is None
+    check_statistics(IPAClient, Assignment.of(plain), True, True)
+    with pytest.raises(ExperimentError, match="means and deviations of their readings, for common scales"):
+        check_statistics(IPAClient, Assignment.of(noisy), False, True)
+    with pytest.raises(ExperimentError, match="set .evaluation. unseen-classes = false"):
+        check_statistics(IPAClient, replace(Assignment.of(noisy), unseen_classes=True), False, False)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """An algorithm in a run, with nodes that answer whatever a test says."""
 
+import json
+
 import pytest
 import torch
 
@@ -51,8 +53,18 @@ def made(kind=TwoOfThree, **plan):
     counts = torch.ones(3, dtype=torch.int64)
     task = TaskSpec("regression", (2,), (1,))
     federation = Federation(NAMES, {7: torch.arange(3)}, task, "x", dict.fromkeys(("train", "test"), counts))
-    plan = RunPlan(Layout.of(INITIAL), "c", "{}", "run", splits=("test",), **plan)
+    plan = RunPlan(**{"layout": Layout.of(INITIAL), "client": "c", "experiment": "{}", "run": "run",
+                      "splits": ("test",), **plan})  # fmt: skip
     return AlgorithmRun(kind(Settings()), federation, plan, INITIAL)
+
+
+@pytest.mark.parametrize(
+    ("data", "own"),
+    [({}, ("test",)), ({"test": "shared"}, ()), ({"test": "shared", "scaling": "none"}, ()),
+     ({"test": "shared", "scaling": "client"}, ("test",))],
+)  # fmt: skip
+def test_shared_rows_that_clients_scale_by_their_own_count_as_their_own(data, own):
+    assert made(experiment=json.dumps({"data": data})).clients.facts.own_splits == own
 
 
 def one_round(run, away):
