@@ -7,7 +7,10 @@ from fedgraph.strategies.engine.flower import FlowerStrategy
 
 
 class PFedGraph(FlowerStrategy):
-    """Mixtures over an inferred graph; see :class:`fedgraph.algorithms.pfedgraph.PFedGraph`."""
+    """Mixtures over an inferred graph; see :class:`fedgraph.algorithms.pfedgraph.PFedGraph`.
+
+    Clients train as they do, without the term of ``lambda_similarity``, which is only for experiments.
+    """
 
     algorithm_class = pfedgraph.PFedGraph
 

@@ -12,6 +12,7 @@ from fedgraph.algorithms import ModelRows, ipa, matrix
 from fedgraph.graph import ClientGraph
 from fedgraph.messages import from_record
 from fedgraph.strategies.engine.flower import FlowerStrategy
+from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import value_at
 
 
@@ -27,7 +28,8 @@ class IPA(FlowerStrategy):
         Returns an ArrayRecord with the initial model of a client, given its name, for ``initialisation = "own"``; by
         default all start with ``initial_arrays``.
     **keywords
-        Those of :class:`FlowerStrategy` and of :class:`~fedgraph.algorithms.ipa.IPASettings`.
+        Those of :class:`FlowerStrategy` and of :class:`~fedgraph.algorithms.ipa.IPASettings`, except for ``noise`` and
+        ``privacy``.
     """
 
     algorithm_class = ipa.IPA
@@ -43,6 +45,10 @@ class IPA(FlowerStrategy):
         **keywords: Any,
     ) -> None:
         super().__init__(graph, **keywords)
+        if self.algorithm.settings.noise or self.algorithm.settings.privacy is not None:
+            raise ExperimentError(
+                "clients of an app send what they have trained as it is: noise and privacy are only for experiments"
+            )
         self._initial_model = initial_model
 
     def initial_of(self, name: str) -> Tensor | None:

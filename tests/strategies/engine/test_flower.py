@@ -800,6 +800,12 @@ def test_sfl_refuses_a_start_that_clients_of_an_app_do_not_have(keyword):
             kind(GRAPH, **keyword)
 
 
+@pytest.mark.parametrize("keyword", [{"noise": 0.01}, {"privacy": {"clip_norm": 1.0, "epsilon": 1.0, "releases": 3}}])
+def test_ipa_refuses_noise_that_clients_of_an_app_do_not_add(keyword):
+    with pytest.raises(ExperimentError, match="noise and privacy are only for experiments"):
+        IPA(**keyword)
+
+
 class Summing(Algorithm):
     """Asks clients for a tensor that is no model, twice in a round."""
 
