@@ -36,6 +36,9 @@ class Training:
         Traffic of that exchange.
     models : Tensor or None
         ``[clients, parameters]`` after the round.
+    present : Tensor or None
+        Which clients have answered, bool ``[clients]``; the others are absent, or were not drawn for the round. None
+        for all that are not absent.
     """
 
     round: int
@@ -45,6 +48,7 @@ class Training:
     seconds: float
     traffic: Traffic = field(default_factory=Traffic)
     models: Tensor | None = None
+    present: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -292,7 +296,9 @@ class LocalWork(Callback):
 
     def on_training(self, training: Training) -> None:
         """Add the minibatches of the clients that took part."""
-        taking_part = torch.tensor([name not in training.absent for name in training.names])
+        taking_part = training.present
+        if taking_part is None:
+            taking_part = torch.tensor([name not in training.absent for name in training.names])
         self.minibatches += int(self._steps[taking_part].sum())
 
     def summary(self) -> dict[str, Any]:

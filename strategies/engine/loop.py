@@ -98,7 +98,9 @@ class RoundLoop:
     def _record_training(self, number: int, replies: Replies, seconds: float, before: Traffic) -> None:
         loss, names = self._whole(replies, replies.metrics.get("loss")), self._run.federation.names
         traffic = self._nodes.grid.traffic.since(before)
-        training = Training(number, names, loss, replies.absent, seconds, traffic, models=self._run.models)
+        present = torch.zeros(len(names), dtype=torch.bool)
+        present[replies.positions] = True
+        training = Training(number, names, loss, replies.absent, seconds, traffic, self._run.models, present)
         for callback in self._plan.callbacks:
             callback.on_training(training)
 

@@ -145,6 +145,8 @@ def test_minibatches_and_passes_over_the_data():
     steps.load_state(epochs.state())
     steps.on_training(Training(1, ("a", "b", "c"), torch.ones(3), {}, 0.0))
     assert steps.summary() == {"training": {"minibatches": 18 + 80, "passes": 98 / 7}}
+    epochs.on_training(Training(3, NAMES, torch.ones(2), {}, 0.0, present=torch.tensor([False, True])))
+    assert epochs.summary()["training"]["minibatches"] == 18 + 10, "a client that is not drawn is not absent either"
 
 
 def test_rounds_until_the_mean_and_the_first_client_reach_a_target():

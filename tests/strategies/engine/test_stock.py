@@ -152,9 +152,12 @@ def test_all_strategies_of_flower_are_tried():
 
 def test_a_fraction_of_the_clients_trains_whatever_the_nodes(digits_tables, run_experiment):
     tables = stock(digits_tables, "FedAvg", **{"fraction-train": 0.5, "min-train-nodes": 1})
+    all_train = run_experiment(stock(digits_tables, "FedAvg")).summary()["training"]
     for nodes in (1, 2):
-        (first, *_) = run_experiment(tables, nodes=nodes).trainings()
+        folder = run_experiment(tables, nodes=nodes)
+        (first, *_) = folder.trainings()
         assert sum(loss is not None for loss in first["per_client"]["loss"].values()) == 3
+        assert folder.summary()["training"] == {name: count / 2 for name, count in all_train.items()}
 
 
 def test_clients_that_are_not_drawn_for_evaluation_are_not_said_to_have_failed(digits_tables, run_experiment):
