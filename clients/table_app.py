@@ -13,6 +13,7 @@ from fedgraph.algorithms.fedngm_app_words import errors_in_app_words
 from fedgraph.algorithms.fedngm_messages import PhaseRequest
 from fedgraph.clients.app import Mod, answered
 from fedgraph.clients.engine.assignment import Assignment
+from fedgraph.clients.engine.limits import check_noise
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.fedngm import FedNGMClient
 from fedgraph.clients.mods import node_client_name
@@ -114,6 +115,7 @@ class TableNode(Node):
             seed, method, table = int(tables["seed"]), dict(tables["method"]), dict(tables["table"])
         settings = parse(ClientTableSettings, table, "the table of the request")
         assignment = Assignment(seed, settings, {}, TrainSettings(), method, None)
+        check_noise(self, FedNGMClient, assignment)
         return FedNGMClient(self, request, assignment).reply().pack()
 
     def personal_model(self, content: RecordDict, shared: bool) -> RecordDict | None:
