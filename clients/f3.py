@@ -160,17 +160,17 @@ class F3Client(OwnersClient[EmbeddingSettings]):
         noise = self.settings.noise
         if noise is None:
             return embedded
-        embeddings = torch.zeros_like(embedded.embeddings)
+        embeddings, folds = torch.zeros_like(embedded.embeddings), self.settings.folds
+        # Of other models, for which the owner's own one stands if it is asked for.
+        out_of_fold = (data.split == SAMPLE_SPLITS.index("train")) & (folds > 1 and not self.request.fingerprints)
         for row, (owner, size) in enumerate(zip(data.owners, embedded.sizes.tolist(), strict=True)):
-            places = leaving[row].nonzero().flatten()
-            clean = embedded.embeddings[row, places, :size]
             purpose = ["noise", embedded.fingerprints[row], noise.clip_norm, noise.deviation()]
-            # Only with folds, so that earlier releases without folds are found again.
-            if self.settings.folds > 1:
-                purpose.append(f"{self.settings.folds} folds")
-            kept = Released(self.node.released_dir, owner, purpose)
-            keys = [data.keys[place] for place in places.tolist()]
-            embeddings[row, places, :size] = kept.rows(keys, partial(_released, clean, noise))
+            for samples, models in ((~out_of_fold, []), (out_of_fold, [f"{folds} folds"])):
+                places = (leaving[row] & samples).nonzero().flatten()
+                clean = embedded.embeddings[row, places, :size]
+                kept = Released(self.node.released_dir, owner, [*purpose, *models])
+                keys = [data.keys[place] for place in places.tolist()]
+                embeddings[row, places, :size] = kept.rows(keys, partial(_released, clean, noise))
         return replace(embedded, embeddings=embeddings, predictions=embedded.predictions[..., :0])
 
 

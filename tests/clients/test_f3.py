@@ -179,6 +179,7 @@ def test_what_was_released_is_released_again_and_not_drawn_anew(ask, tmp_path):
     folded = ask(method={"noise": NOISE, "folds": 2})
     train = whole.split == 0
     assert not torch.equal(folded.embeddings[:, train], whole.embeddings[:, train]), "of other models"
+    assert torch.equal(folded.embeddings[:, ~train], whole.embeddings[:, ~train]), "of the same model"
     assert torch.equal(ask(method={"noise": NOISE}, run="another run").embeddings, whole.embeddings)
     other = ask(method={"noise": NOISE}, config={"model-dir": str(tmp_path / "other")})
     assert other.fingerprints == whole.fingerprints
