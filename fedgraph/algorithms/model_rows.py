@@ -21,6 +21,9 @@ _IN_PLACE = (
     "fedgraph.algorithms, which take one tensor as well"
 )
 
+_STATISTICS = ("running_mean", "running_var")
+"""PyTorch's names of running statistics, by which those of an app's models are recognised."""
+
 _AT_ONCE = 1 << 23
 """Most numbers processed at once (32 MiB); more are processed in blocks of columns."""
 
@@ -40,8 +43,8 @@ class ModelRows:
     Attributes
     ----------
     layout : Layout
-        The shared floating-point tensors, in the order of the first model: the columns. Others, such as batch counters,
-        are not computed with.
+        The shared floating-point tensors, in the order of the first model, but running statistics last: the columns.
+        Others, such as batch counters, are not computed with.
     dtype : torch.dtype
         Of the matrix: float64 where a tensor is, else float32.
     """
@@ -53,7 +56,7 @@ class ModelRows:
             if value.is_complex():
                 raise ReplyError(f"array '{name}' is {value.dtype}: complex numbers are not supported")
         floating = {name: each for name, each in first.items() if each.is_floating_point() and name not in self.own}
-        self.layout = Layout.of(floating)
+        self.layout = Layout.of(floating, [name for name in floating if name.rpartition(".")[2] in _STATISTICS])
         double = any(value.dtype == torch.float64 for value in floating.values())
         self.dtype = torch.float64 if double else torch.float32
 

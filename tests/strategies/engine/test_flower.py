@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import psutil
@@ -791,6 +792,31 @@ def test_clients_are_sent_what_an_algorithm_asks_for_beside_models():
         assert message.content["fedgraph.table"]["table"].numpy().tolist() == [[1, 1], [1, 1]]
         mean = message.content["fedgraph.mean"]["0/weight"].numpy()
         np.testing.assert_allclose(mean, initial()["weight"].numpy(), rtol=1e-6)
+
+
+def normalised():
+    return torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+
+
+@pytest.mark.parametrize("make", [partial(SFL, GRAPH, mixes="updates"), CGSV], ids=["sfl-updates", "cgsv"])
+def test_running_statistics_are_no_part_of_updates(make):
+    """Momentum, and updates of one length, can make a variance negative."""
+    last = {}
+
+    def kept(answer, name, number):
+        arrays = answer.content["arrays"].to_torch_state_dict()
+        last[name] = torch.cat([arrays["1.running_mean"], arrays["1.running_var"]])
+        return answer
+
+    strategy = make()
+    strategy.start(Plain(spoil=kept, net=normalised).grid(), initial(normalised), num_rounds=4)
+    found = {name: [model["1.running_mean"], model["1.running_var"]] for name, model in arrays(strategy).items()}
+    own = torch.stack([torch.from_numpy(np.concatenate(found[name])) for name in NAMES])
+    sent = torch.stack([last[name] for name in NAMES])
+    if isinstance(strategy, CGSV):
+        # The mean by importance, the same for all.
+        sent = (strategy._app.state["importance"].float() @ sent).expand_as(sent)
+    torch.testing.assert_close(own, sent, rtol=0.01, atol=1e-3)
 
 
 @pytest.mark.parametrize("keyword", [{"start": "read-out"}, {"released": True}])
