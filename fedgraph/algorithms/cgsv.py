@@ -53,7 +53,9 @@ class CGSV(Algorithm[CGSVSettings]):
     Absent clients keep their model and importance, and the others redistribute theirs; earlier answers that replace
     missing ones are ignored, as they are not updates of the current model. Clients without training examples have no
     importance. Running statistics are not part of an update: they are averaged by importance over the clients present.
-    The state has r as ``importance``, float64 ``[clients]``, which adds up to 1; empty before the first round.
+    The state has r as ``importance``, float64 ``[clients]``, which adds up to 1. Before the first round it is NaN, and
+    so is that of a client that joins an app later: such a client begins with what it would have had in the first round,
+    and the others have the rest.
     """
 
     name = "cgsv"
@@ -67,13 +69,13 @@ class CGSV(Algorithm[CGSVSettings]):
 
     def init(self, clients: Clients, models: Models) -> State:
         """Return the models; importances follow from numbers of examples, which are known with the first answers."""
-        return {"models": models, "importance": torch.zeros(0, dtype=torch.float64)}
+        return {"models": models, "importance": torch.full((len(clients),), torch.nan, dtype=torch.float64)}
 
     def round(self, clients: Clients, state: State, number: int) -> Round:
         """Add to every client's model its share of the aggregate."""
         answers = yield self.ask(clients, state)
         present, fresh, trainable = answers.positions, answers.fresh, clients.layout.num_trainable
-        importance = state["importance"] if len(state["importance"]) else self.initial_importance(clients)
+        importance = self.with_new(clients, state["importance"])
         theta, models = answers.parameters, matrix(state["models"])[present]
         weights = importance[present] * fresh
         # Gamma changes neither cosines nor the order: it is applied at the end.
@@ -86,6 +88,11 @@ class CGSV(Algorithm[CGSVSettings]):
         models[:, :trainable] += torch.mul(granted, self.settings.update_norm * aggregate, out=updates)
         models[fresh, trainable:] = weighted_mean(theta[:, trainable:], weights)
         return {"models": written(state["models"], present, models), "importance": importance}
+
+    def with_new(self, clients: Clients, importance: Tensor) -> Tensor:
+        """Return r with that of clients which have none yet, before the first round all; the others share the rest."""
+        new, initial = importance.isnan(), self.initial_importance(clients)
+        return torch.where(new, initial, importance * (1 - initial[new].sum())) if bool(new.any()) else importance
 
     def initial_importance(self, clients: Clients) -> Tensor:
         """Return r before the first round: the same for all that train, or by examples as released."""

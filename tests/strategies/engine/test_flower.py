@@ -18,7 +18,7 @@ from flwr.clientapp.mod import fixedclipping_mod, message_size_mod
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
 from fedgraph import ClientGraph
-from fedgraph.algorithms import Algorithm, Ask, matrix, written
+from fedgraph.algorithms import Algorithm, Ask, cgsv, matrix, written
 from fedgraph.clients import Peers, alignment, client_name, loss_terms, proximity
 from fedgraph.federation.grids import LocalGrid
 from fedgraph.strategies import CGSV, IPA, SFL, FedAtt, FedPer, LGFedAvg, PFedGraph, SFLStar
@@ -285,6 +285,18 @@ def test_a_client_that_joins_late(method):
     assert sorted(strategy.client_arrays) == sorted(NAMES)
     rounds = strategy.history.query("client == 'county' and metric == 'train/loss'")["round"].tolist()
     assert rounds == [3, 4]
+
+
+def test_a_client_that_joins_late_leaves_the_others_what_they_have_contributed(monkeypatch):
+    begun, known = [], cgsv.CGSV.with_new
+    monkeypatch.setattr(cgsv.CGSV, "with_new", lambda *given: begun.append((given[2], known(*given))) or begun[-1][1])
+    start_with_a_late_client(CGSV(alpha=0.0, **ALL_BUT_ONE), Plain(), 4)
+    assert begun[0][1].tolist() == pytest.approx([1 / 3] * 3)
+    before, after = begun[2]
+    assert len(set(before[1:].tolist())) == 3
+    assert before[0].isnan()
+    torch.testing.assert_close(after, torch.cat([torch.tensor([0.25]).double(), 0.75 * before[1:]]))
+    assert begun[3][0] is begun[3][1]
 
 
 class Drawing(Algorithm):
