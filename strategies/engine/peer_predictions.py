@@ -42,6 +42,12 @@ def check_comparable(experiment: Experiment, run: AlgorithmRun) -> None:
         raise ExperimentError(f"{_WHERE} compares whole models, but clients of '{method}' keep personal layers")
     if len(federation.names) < 2:
         raise ExperimentError(f"{_WHERE} needs at least two clients")
+    private = getattr(run.algorithm.settings, "privacy", None) is not None
+    if private and getattr(experiment.data, "scaling", None) == "client":
+        raise ExperimentError(
+            f"{_WHERE}: predictions of rows that every client scales by its own data would leave without noise, beside "
+            f'the privacy of [{method}]; set [data] scaling = "none"'
+        )
     counts = federation.num_examples["test"]
     alike = bool((counts == counts[0]).all() and counts[0] > 0)
     if getattr(experiment.data, "test", None) != "shared" or not alike:

@@ -82,6 +82,17 @@ def test_models_and_predictions_of_a_run_by_hand(tables, run_experiment, data_di
     assert (folder.path / "peers.csv").read_text().count("\n") == 1 + 3
 
 
+def test_predictions_of_rows_that_clients_scale_are_none_of_a_private_run(tables, run_experiment):
+    tables["experiment"] |= {"method": "ipa", "rounds": 1}
+    tables["data"] = {"set": "wine", "clients": 3, "test": "shared"}
+    tables["ipa"] = {"privacy": {"clip-norm": 1.0, "noise-multiplier": 1.0}}
+    tables["evaluation"]["splits"] = []
+    with pytest.raises(ExperimentError, match="predictions of rows that every client scales"):
+        run_experiment(tables)
+    tables["data"]["scaling"] = "none"
+    assert run_experiment(tables).summary()["peers"]
+
+
 def test_it_is_asked_for(tables, run_experiment):
     compared = run_experiment(tables)
     del tables["evaluation"]["compare-peers"]
