@@ -17,7 +17,7 @@ from fedgraph.messages import WorkReply, WorkRequest, check_content
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
-from fedgraph.runs.callbacks import AverageLast, Callback, EarlyStopping
+from fedgraph.runs.callbacks import AverageLast, Callback, EarlyStopping, RoundsToTarget
 from fedgraph.runs.plan import RunPlan
 from fedgraph.strategies.engine.algorithm_run import AlgorithmRun
 from fedgraph.strategies.engine.chosen import ChosenMethod
@@ -330,6 +330,16 @@ def test_early_stopping_ends_the_run_and_restores_the_best_models(restore):
     assert watch.evaluated[-1].metrics["test/loss"].tolist() == [0.0 if restore else 4.0] * 5
     assert torch.equal(watch.evaluated[-1].models, strategy.models)
     assert strategy.readout().tolist() == [2.0 if restore else 4.0] * 3
+
+
+@pytest.mark.parametrize(("on_missing", "least"), [("fail", 1), ("skip", 5)])
+@pytest.mark.parametrize(
+    ("ending", "lost"),
+    [(lambda: EarlyStopping("test/loss", 1), PACKING), (lambda: RoundsToTarget({"test/loss": 1.5}, "first"), [1001])],
+)
+def test_a_run_that_needs_all_clients_is_not_ended_by_what_the_others_measure(ending, lost, on_missing, least):
+    with pytest.raises(RunError, match=r"^round 2: (no usable reply from|only \d of at least 5)"):
+        run(make([ending()], on_missing=on_missing, min_clients=least), {(2, node): "lost" for node in lost})
 
 
 def test_the_best_models_are_restored_at_the_end_of_the_rounds_too():
