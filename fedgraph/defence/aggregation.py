@@ -145,6 +145,7 @@ class DefenceTable(Settings):
     Attributes
     ----------
     warn    : warn of clients whose update is longer than this many times the median of all clients; 0 for no warning.
+              Here and in clip, the median of an even number is the lower of the two in the middle.
     clip    : scale down updates that are longer than this many times the running median of the clients' updates, over
               the last ten rounds, to this length. For f3: the embeddings of owners whose typical embedding is
               longer than this many times the median of the owners, and single ones that are longer than this many times
