@@ -94,6 +94,11 @@ class IPA(Algorithm[IPASettings]):
     # Turns have no aggregation that a defence could precede.
     defences = ()
 
+    @classmethod
+    def uses_graph(cls, settings: IPASettings) -> bool:
+        """See :class:`Algorithm`."""
+        return settings.neighbours_only
+
     def check(self, clients: Clients) -> None:
         """See :class:`Algorithm`."""
         settings = self.settings

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation, OrderedGrid, Traffic, identify
-from fedgraph.graph import write_graph
+from fedgraph.graph import GraphTable, write_graph
 from fedgraph.messages.frozen_layers import FrozenLayers
 from fedgraph.models import (
     ModelChoice,
@@ -168,6 +168,10 @@ def open_federation(
         The nodes' part of the experiment, as JSON.
     """
     settings = method.settings.as_table(nulls=True)
+    private = getattr(method.settings, "privacy", None) is not None
+    if private and experiment.graph.source == "labels" and not method.uses_graph:
+        log.info("no client graph: results do not depend on it, and numbers of labels would leave without noise")
+        experiment = replace(experiment, graph=GraphTable())
     federation = identify(
         grid,
         method.client,

@@ -8,7 +8,7 @@ from fedgraph.clients.ipa import IPAClient
 from fedgraph.graph import ClientGraph, read_graph, write_graph
 from fedgraph.models import build, initial_model
 from fedgraph.models.base import TaskSpec
-from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.errors import ExperimentError, IdentityError, RunError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import parse
 
@@ -370,6 +370,15 @@ def test_what_cannot_be_is_refused(strategy, table, message):
 def test_a_private_run_has_a_release_for_each_round_and_measures_no_own_data(problem, privacy, evaluation, message):
     with pytest.raises(ExperimentError, match=message):
         problem.run("ipa", {**TABLE, "privacy": {**PRIVACY, **privacy}}, evaluation=evaluation)
+
+
+def test_a_private_run_has_a_graph_of_labels_only_if_it_needs_one_which_is_refused(digits_tables, run_experiment):
+    digits_tables["experiment"] |= {"method": "ipa", "rounds": 1}
+    digits_tables |= {"evaluation": UNMEASURED, "graph": {"source": "labels"}, "ipa": {"privacy": PRIVACY}}
+    assert not (run_experiment(digits_tables).path / "graph.npz").exists()
+    digits_tables["ipa"]["neighbours-only"] = True
+    with pytest.raises(IdentityError, match="does not cover the numbers of their labels"):
+        run_experiment(digits_tables)
 
 
 def test_a_node_ends_releases_when_they_are_spent(problem, monkeypatch):
