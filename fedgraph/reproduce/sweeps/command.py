@@ -110,10 +110,28 @@ def check(base: Experiment, quantity: Quantity, prune: bool) -> None:
             "settings are chosen on validation data, which this experiment does not measure: set [evaluation] splits = "
             f"[{splits}]"
         )
+    check_ends(base)
     if prune and has_phases(base.method.strategy_class):
         raise ExperimentError(f"--prune stops runs between rounds, and method '{base.method.name}' has none")
     if prune and (quantity.group or not quantity.has_course):
         raise ExperimentError(f"--prune needs a value after every evaluation, which {quantity} is not")
+
+
+def check_ends(base: Experiment) -> None:
+    """Raise ExperimentError if test data decide when runs end, and with which models, as they are for measuring these.
+
+    Settings would be chosen on validation data among runs that have seen test data.
+    """
+    evaluation = base.evaluation
+    deciding = {"monitor": [evaluation.monitor or ""]}
+    if evaluation.stop_at_targets is not None:
+        deciding["stop-at-targets"] = list(evaluation.targets)
+    for key, names in deciding.items():
+        if of_test := [name for name in names if name.startswith("test/")]:
+            raise ExperimentError(
+                f"[evaluation] {key} ends runs by {of_test[0]}, but test data are for measuring what is chosen: use "
+                f"validation/{of_test[0].partition('/')[2]}"
+            )
 
 
 def _rows(search: Search) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ from fedgraph.reproduce.execution import Execution, failure, missing_data, run_c
 from fedgraph.reproduce.quantity import Quantity
 from fedgraph.reproduce.results import Results, read_outcomes
 from fedgraph.reproduce.spreads import Spread
-from fedgraph.reproduce.sweeps.command import quantity_of
+from fedgraph.reproduce.sweeps.command import check_ends, quantity_of
 from fedgraph.reproduce.table import PublishedTable
 from fedgraph.reproduce.worth.verdict import ALONE, AVERAGE, TUNED, Effect, Worth
 from fedgraph.starting.given import in_words, named_by_key
@@ -116,6 +116,7 @@ def worth(
     if problem is not None:
         raise DataError(problem)
     quantity = quantity_of(metric or base.evaluation.monitor or usual_metric(base, data, "accuracy"))
+    check_ends(base)
     table = _table(base, method, file, str(quantity), tuple(seeds), tuple(rates))
     target = (Path(out) / f"{base.experiment.name}-{digest(base)}{content_digest(base)}").resolve()
     maker = CellMaker(table, table.profiles["small"], overrides, (Path(out) / "cells").resolve(), file.parent)
@@ -190,6 +191,10 @@ def _table(
         tried = [round(base.train.learning_rate * rate, 12) for rate in rates]
         rows = [{**row, "choose": {"train.learning-rate": tried}} for row in rows]
     every = ['evaluation.splits=["validation"]', "evaluation.yardsticks=false"]
+    targets = {name: value for name, value in base.evaluation.targets.items() if name.startswith("validation/")}
+    if targets != base.evaluation.targets:
+        # Of data that are not evaluated.
+        every.append(f"evaluation.targets={{{', '.join(f'{json.dumps(name)} = {targets[name]}' for name in targets)}}}")
     if hasattr(base.data, "partition_seed"):
         every.append("data.partition-seed={seed}")
     metrics = [{"title": metric, "value": metric}]
@@ -211,7 +216,10 @@ def _found(
     for row in results.table.rows:
         spread = results.ours(row, column, metric)
         if spread is None:
-            raise RunError(f"'{row.label}' has no value of {metric.value}: see its runs in {folder.parent}")
+            raise RunError(
+                f"'{row.label}' has no value of {metric.value}: are there validation examples ([data] "
+                f"validation-share, shares)? See its runs in {folder.parent}"
+            )
         spreads[row.label] = spread
     method, is_error = base.method.name, quantity.better == "lower"
     effects = {

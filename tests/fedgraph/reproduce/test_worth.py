@@ -137,6 +137,18 @@ def test_every_row_is_run_with_every_seed_and_once(tables, tmp_path):
     console.print(found)
 
 
+def test_targets_on_test_data_are_left_out_and_must_not_end_runs(tables, tmp_path):
+    tables["experiment"]["method"] = "ditto"
+    tables["evaluation"] = {"targets": {"test/accuracy": 0.5, "validation/accuracy": 0.01}}
+    call = {"seeds": (0, 1), "rates": (1.0,), "out": tmp_path, "progress": False}
+    fedgraph.worth(tables, **call)
+    (run, *_) = (tmp_path / "cells").glob("*/summary.json")
+    assert list(json.loads(run.read_text())["rounds_to_target"]) == ["validation/accuracy"]
+    tables["evaluation"]["stop-at-targets"] = "mean"
+    with pytest.raises(ExperimentError, match="stop-at-targets ends runs by test/accuracy"):
+        fedgraph.worth(tables, **call)
+
+
 def test_a_method_without_a_graph_has_no_controls_of_one(tables, tmp_path):
     tables["experiment"]["method"] = "ditto"
     found = fedgraph.worth(tables, seeds=(0, 1), rates=(1.0,), out=tmp_path, progress=False)

@@ -202,6 +202,7 @@ def test_the_metric_of_trials_follows_from_the_task(tmp_path, task, metric):
         (["sfl.alpha=0,1"], {"metric": "validation/loss:std"}, "no better or worse"),
         (["sfl.alpha=0,1"], {"metric": "validation/mae"}, "was not measured; measured: validation/accuracy"),
         (["sfl.alpha=0,1"], {"set": 'evaluation.splits=["test"]'}, 'set [evaluation] splits = ["validation", "test"]'),
+        (["sfl.alpha=0,1"], {"set": 'evaluation={monitor="test/loss",patience=2}'}, "monitor ends runs by test/loss"),
         (["sfl.alpa=0,1"], {}, "no key 'alpa'; known keys"),
         (["sfl.alpha=0,1", "sfl.alpha=0:1"], {}, "names each key to vary once"),
         (["sfl.alpha=0,1"], {"seeds": "0,x"}, "--seeds takes whole numbers"),
