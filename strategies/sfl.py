@@ -31,7 +31,8 @@ class SFL(FlowerStrategy):
     lambda_global, lambda_personal : float, default 0.0
         Weights of the distances that clients add to their loss by ``fedgraph.clients.proximity(model, msg)``.
     personal_layers : sequence of str
-        Names or patterns (``"head.*"``) of layers that stay on the client.
+        Names or patterns (``"head.*"``) of layers that every client has for itself. In an app they travel with the
+        model, and are not averaged.
     **keywords
         Others of :class:`~fedgraph.algorithms.sfl.SFLSettings` except for ``start`` and ``released``, and those of
         :class:`FlowerStrategy`.
