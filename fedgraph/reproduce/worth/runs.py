@@ -215,10 +215,13 @@ def _found(
     spreads: dict[str, Spread] = {}
     for row in results.table.rows:
         spread = results.ours(row, column, metric)
-        if spread is None:
+        lacking = [seed for seed in results.seeds if spread is None or seed not in spread.values]
+        if spread is None or lacking:
+            # Without them, a row that diverges with some seeds would be judged by the others.
             raise RunError(
-                f"'{row.label}' has no value of {metric.value}: are there validation examples ([data] "
-                f"validation-share, shares)? See its runs in {folder.parent}"
+                f"'{row.label}' has no value of {metric.value} with seed {', '.join(map(str, lacking))}: are there "
+                "validation examples ([data] validation-share, shares), and does training converge (--rates)? See its "
+                f"runs in {folder.parent}"
             )
         spreads[row.label] = spread
     method, is_error = base.method.name, quantity.better == "lower"

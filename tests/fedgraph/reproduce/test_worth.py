@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 import fedgraph
 from fedgraph.commands import cli
 from fedgraph.reproduce.quantity import Quantity
+from fedgraph.reproduce.results import Results
 from fedgraph.reproduce.spreads import Spread
 from fedgraph.reproduce.worth.verdict import ALONE, AVERAGE, TUNED, Effect, Worth
-from fedgraph.support.errors import ExperimentError
+from fedgraph.support.errors import ExperimentError, RunError
 
 OWN, PERMUTED = "sfl", "sfl over a permuted graph"
 
@@ -147,6 +148,19 @@ def test_targets_on_test_data_are_left_out_and_must_not_end_runs(tables, tmp_pat
     tables["evaluation"]["stop-at-targets"] = "mean"
     with pytest.raises(ExperimentError, match="stop-at-targets ends runs by test/accuracy"):
         fedgraph.worth(tables, **call)
+
+
+def test_a_row_is_not_judged_without_the_seeds_with_which_it_has_no_value(tables, tmp_path, monkeypatch):
+    value = Results.value
+
+    def lacking(results, outcome, row, column, metric):
+        diverged = row.label == AVERAGE and outcome.cell.seed == 1
+        return None if diverged else value(results, outcome, row, column, metric)
+
+    tables["experiment"] |= {"method": "ditto", "rounds": 1}
+    monkeypatch.setattr(Results, "value", lacking)
+    with pytest.raises(RunError, match="'FedAvg' has no value of validation/accuracy with seed 1: "):
+        fedgraph.worth(tables, seeds=(0, 1, 2), rates=(1.0,), out=tmp_path, progress=False)
 
 
 def test_a_method_without_a_graph_has_no_controls_of_one(tables, tmp_path):
