@@ -201,7 +201,9 @@ def _conclude(console: Console, search: Search) -> None:
         quantity = search.quantity._replace(split="test")
         summaries = [RunFolder(folder / "runs" / name).summary() for name in best.user_attrs["runs"]]
         found = [value for summary in summaries if (value := quantity.value(summary)) is not None]
-        say(f"{quantity} of the chosen settings: {_mean(found)}")
+        lacking = len(summaries) - len(found)
+        some = f" ({lacking} of {len(summaries)} seeds have no finite value)" if lacking else ""
+        say(f"{quantity} of the chosen settings: {_mean(found) or 'none'}{some}")
     else:
         say('Nothing was measured on test data: "test" is not among [evaluation] splits.')
     write_atomically(folder / "best.toml", f"# {about}\n\n{chosen.as_toml()}".encode())

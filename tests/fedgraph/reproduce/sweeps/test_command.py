@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from fedgraph.commands import cli
 from fedgraph.experiment.experiment import load_experiment
 from fedgraph.reproduce import execution
+from fedgraph.reproduce.quantity import Quantity
 from fedgraph.runs.folder import RunFolder
 
 pytest.importorskip("optuna", reason="optuna is not installed")
@@ -74,6 +75,19 @@ def test_every_combination_is_tried_with_every_seed_and_the_best_on_validation_d
     assert expected in result.output
     assert "test" not in (folder / "sweep.csv").read_text()
     assert min(Image.open(folder / "sweep.png").size) > 400
+
+
+def test_seeds_without_a_test_result_are_told(file, monkeypatch):
+    value, asked = Quantity.value, []
+
+    def lacking(quantity, summary):
+        if quantity.split == "test":
+            asked.append(summary)
+        return None if asked and summary is asked[0] else value(quantity, summary)
+
+    monkeypatch.setattr(Quantity, "value", lacking)
+    result = sweep(file, "sfl.alpha=1", seeds="0,1")
+    assert "(1 of 2 seeds have no finite value)" in result.output
 
 
 def test_the_same_command_runs_nothing_again_and_more_trials_go_on(file, monkeypatch):
