@@ -15,6 +15,7 @@ from rich.text import Text
 
 from fedgraph.reproduce.result_file import ResultLine
 from fedgraph.reproduce.spreads import Difference, Spread
+from fedgraph.support.errors import RunError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,8 +48,13 @@ class Effect:
 
     @classmethod
     def between(cls, method: Spread, rival: Spread, is_error: bool, in_points: bool = True) -> Effect:
-        """Compare paired by seed."""
+        """Compare paired by seed. Raises RunError for an error of 0, to which no other is relative."""
         seeds = sorted(method.values.keys() & rival.values.keys())
+        if is_error and (zero := [seed for seed in seeds if rival.values[seed] == 0]):
+            raise RunError(
+                f"with seed {zero[0]} a rival has an error of 0, and changes in per cent of it are undefined: choose "
+                "another metric (--metric), or data on which errors are made"
+            )
         factor = 100 if is_error or in_points else 1
         change = {
             seed: factor * (method.values[seed] / rival.values[seed] - 1 if is_error else
@@ -231,7 +237,7 @@ class Worth:
         tuned = "; ".join(f"{label}: {', '.join(chosen)}" for label, chosen in self.settings.items())
         return "\n".join([
             *lines, "",
-            "Intervals are of the mean over seeds (Student's t, 95 %), paired by seed. Every row was tuned in the same "
+            "Intervals are of the mean over seeds (Student's t, 95 %), paired by seed, on this data set. Every row was tuned in the same "
             f"way, on the same validation data: {tuned}.",
             "", f"To continue with {self.best}, the best here:", "", f"    {self.command}", "",
         ])  # fmt: skip

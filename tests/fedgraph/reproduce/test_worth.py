@@ -37,6 +37,12 @@ def test_an_effect_is_the_mean_of_changes_by_seed_with_students_interval():
     assert points.mean == pytest.approx(100 * (ours - theirs).mean())
 
 
+def test_no_error_is_relative_to_one_of_0():
+    with pytest.raises(RunError, match="with seed 1 .* error of 0"):
+        Effect.between(spread(0.2, 0.1), spread(0.1, 0.0), is_error=True)
+    assert Effect.between(spread(0.2, 0.1), spread(0.1, 0.0), is_error=False).mean == pytest.approx(10)
+
+
 @pytest.mark.parametrize(
     ("ours", "is_error", "relation"),
     [
