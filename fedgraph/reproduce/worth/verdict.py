@@ -237,8 +237,8 @@ class Worth:
         tuned = "; ".join(f"{label}: {', '.join(chosen)}" for label, chosen in self.settings.items())
         return "\n".join([
             *lines, "",
-            "Intervals are of the mean over seeds (Student's t, 95 %), paired by seed, on this data set. Every row was tuned in the same "
-            f"way, on the same validation data: {tuned}.",
+            "Intervals are of the mean over seeds (Student's t, 95 %), paired by seed, on this data set. Every row was "
+            f"tuned in the same way, on the same validation data: {tuned}.",
             "", f"To continue with {self.best}, the best here:", "", f"    {self.command}", "",
         ])  # fmt: skip
 
