@@ -23,6 +23,7 @@ from fedgraph.data import SPLITS, CohortData, Preprocessing, SplitName
 from fedgraph.data.preprocessing import latest, stacked
 from fedgraph.data.series import WindowedSource, as_windows, readings_in_windows
 from fedgraph.experiment import Experiment
+from fedgraph.fusion.forecasting import NO_WINDOW
 from fedgraph.messages import WorkReply
 from fedgraph.models import ModelChoice, build, finite_rows, initial_model
 from fedgraph.support.errors import DataError, ReplyError
@@ -131,7 +132,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
             embeddings = compute_embeddings(cohort, encoders, split).to(self.settings.dtype)
             starts = as_windows(cohort.data.splits[split]).starts()
             more = room[split] - starts.shape[1]
-            arrays[f"starts/{split}"] = pad(starts, (0, more), value=-1)
+            arrays[f"starts/{split}"] = pad(starts, (0, more), value=NO_WINDOW)
             arrays[f"embeddings/{split}"] = pad(embeddings, (0, 0, 0, more))
             if split in FITTED_ON and self.settings.targets == "shared":
                 targets, known = read_targets(cohort, split)
@@ -290,7 +291,7 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
         starts, seen = as_windows(windows).starts(), readings_in_windows(windows)
         more = self.settings.windows - starts.shape[1]
         arrays = {
-            "starts": self._of_all(pad(starts, (0, more), value=-1), -1),
+            "starts": self._of_all(pad(starts, (0, more), value=NO_WINDOW), NO_WINDOW),
             "embeddings": self._of_all(pad(self._embeddings().to(self.settings.dtype), (0, 0, 0, more)), 0),
         }
         self.node.done.append(f"sent embeddings of {examples_of(self.cohort, ['test'])}")

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedgraph.algorithms.f3_forecast_settings import LATEST_READINGS, EncoderSettings, F3ForecastInferenceSettings
 from fedgraph.algorithms.forecasts import ForecastAlgorithm, StackedReplies, build_outcome, exchanged
 from fedgraph.algorithms.phases import Outcome, Phase, PhaseRun, Without
-from fedgraph.fusion.forecasting import FittedForecasts, OwnerWindows, forecasts
+from fedgraph.fusion.forecasting import NO_WINDOW, FittedForecasts, OwnerWindows, forecasts
 from fedgraph.messages import WorkReply
 from fedgraph.models import flattened
 from fedgraph.support.errors import DataError, ExperimentError, quoted
@@ -77,7 +77,7 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
             whole[rows] = values
             return whole
 
-        starts, embeddings = of_owners(sent.tensors["starts"], -1), of_owners(sent.tensors["embeddings"], 0)
+        starts, embeddings = of_owners(sent.tensors["starts"], NO_WINDOW), of_owners(sent.tensors["embeddings"], 0)
         empty = torch.zeros(*starts.shape, 0)
         windows = OwnerWindows.of(starts, embeddings, empty, empty > 0)
         found = windows.of_owners(forecasts(fitted.network, windows), starts)[rows]
@@ -108,7 +108,7 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
     def _evaluate(self, run: PhaseRun, trained: str, sent: StackedReplies, found: Tensor) -> Phase[StackedReplies]:
         """Send each client the network's outputs for its windows, and return what it measures of its forecasts."""
         kind, dtype = self.settings.returned
-        counts = (sent.tensors["starts"] >= 0).sum(1)
+        counts = (sent.tensors["starts"] != NO_WINDOW).sum(1)
 
         def own(names: tuple[str, ...]) -> dict[str, Tensor]:
             rows = [sent.names.index(name) for name in names]
@@ -119,7 +119,7 @@ class F3ForecastInference(ForecastAlgorithm[F3ForecastInferenceSettings]):
 
 def _unusable(reply: WorkReply, where: str) -> dict[str, str]:
     """Return the clients of a reply without usable embeddings, and why."""
-    lacking = (reply.stacked["starts"] < 0).all(1).tolist()
+    lacking = (reply.stacked["starts"] == NO_WINDOW).all(1).tolist()
     names = [name for name, lacks in zip(reply.clients, lacking, strict=True) if lacks]
     return dict.fromkeys(names, f"it took part in the run, and there is no series of it{where}") | reply.unusable()
 

@@ -14,9 +14,10 @@ from fedgraph.fusion.forecasting.fusion import (
     fit_forecasts,
     graph_weights,
 )
-from fedgraph.fusion.forecasting.windows import OwnerWindows, shared_windows
+from fedgraph.fusion.forecasting.windows import NO_WINDOW, OwnerWindows, shared_windows
 
 __all__ = [
+    "NO_WINDOW",
     "FitSettings",
     "FittedForecasts",
     "ForecastFit",

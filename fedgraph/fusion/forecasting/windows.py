@@ -10,6 +10,10 @@ from torch import Tensor
 
 from fedgraph.support.errors import DataError, quoted
 
+NO_WINDOW = -1
+"""Start that pads those of an owner with fewer windows than others. Times before 1970 are negative as well, and no
+window starts a second before its first Monday."""
+
 
 @dataclass(frozen=True)
 class OwnerWindows:
@@ -71,11 +75,11 @@ class OwnerWindows:
         Parameters
         ----------
         starts : Tensor
-            Int64 ``[owners, examples]``: starts of each owner's examples, padded with -1.
+            Int64 ``[owners, examples]``: starts of each owner's examples, padded with :data:`NO_WINDOW`.
         embeddings, targets, known : Tensor
             ``[owners, examples, ...]``.
         """
-        present = starts >= 0
+        present = starts != NO_WINDOW
         keys = starts[present].unique()
         if starts.shape[1] == len(keys) and bool((starts == keys).all()):
             return cls(keys, present, embeddings, targets, known)
@@ -92,9 +96,9 @@ class OwnerWindows:
     def of_owners(self, values: Tensor, starts: Tensor) -> Tensor:
         """Values ``[owners, windows, ...]`` in the order of each owner's examples, ``[owners, examples, ...]``.
 
-        Padding, where ``starts`` is -1, is 0.
+        Padding, where ``starts`` is :data:`NO_WINDOW`, is 0.
         """
-        present = starts >= 0
+        present = starts != NO_WINDOW
         if starts.shape[1] == len(self.keys) and bool((starts == self.keys).all()):
             return values
         owners, examples = present.nonzero(as_tuple=True)

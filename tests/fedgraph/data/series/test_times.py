@@ -11,6 +11,7 @@ from fedgraph.data.series.series import SeriesSettings, SeriesSource
 from fedgraph.data.series.series_files import SeriesTable, read_series
 from fedgraph.data.series.times import MONDAY
 from fedgraph.data.series.windows import WindowSplit
+from fedgraph.fusion.forecasting import NO_WINDOW, OwnerWindows
 from fedgraph.support.errors import DataError
 from fedgraph.support.settings import parse
 
@@ -131,6 +132,20 @@ def test_first_days_of_months_start_where_they_are(tmp_path):
     windows = source(tmp_path, path="m.csv").load(["a"]).splits["train"]
     seconds = months.astype(np.int64) - 4 * 86_400
     assert windows.starts()[0].tolist() == seconds[: len(windows.starts()[0])].tolist()
+
+
+def test_windows_from_before_1970_are_joined_like_any_other(tmp_path):
+    lines = [f"{np.datetime64('1960-01') + month},{month}.5" for month in range(240)]
+    (tmp_path / "m.csv").write_text("\n".join(["time,a", *lines]) + "\n")
+    starts = source(tmp_path, path="m.csv").load(["a"]).splits["train"].starts()
+    assert starts.min() < 0
+    assert not bool((starts == NO_WINDOW).any())
+    values = torch.arange(starts.numel()).view(*starts.shape, 1).float()
+    padded, nothing = torch.nn.functional.pad(starts, (0, 2), value=NO_WINDOW), torch.zeros(1, starts.numel() + 2, 1)
+    nothing[:, :-2] = values
+    windows = OwnerWindows.of(padded, nothing, nothing, nothing > 0)
+    assert windows.keys.tolist() == starts[0].tolist()
+    assert windows.of_owners(windows.embeddings, padded).tolist() == nothing.tolist()
 
 
 def _dates(folder: Path, dates: list[str]) -> Path:
