@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
+from functools import cached_property
 from typing import Any, Literal, Self
 
 import torch
@@ -18,6 +20,8 @@ from fedgraph.models.vectorised import ModuleModel, ModuleSettings
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
 
+log = logging.getLogger("fedgraph")
+
 _GIVEN = ("x", "edge_index", "edge_weight", "batch")
 """Inputs of a module, by the names of PyTorch Geometric."""
 
@@ -28,7 +32,7 @@ _TRIED = 4
 class GraphNetworkSettings(Settings):
     """``[model]`` with ``name = "gcn"``, ``"graphsage"`` or ``"gin"``: graph convolutions and a linear layer ``head``.
 
-    For whole graphs, the input of the head is the mean over their nodes.
+    For whole graphs, the input of the head is the mean over their nodes. Only ``gcn`` uses weights of edges.
 
     Attributes
     ----------
@@ -61,7 +65,22 @@ class GraphModel(ModuleModel):
         self.vectorise = False
 
     def with_graphs(self, graphs: GraphTable) -> Self:
-        """See :class:`fedgraph.models.base.StackedModel`."""
+        """See :class:`fedgraph.models.base.StackedModel`; warns of weights that it ignores, or that give NaN."""
+        from torch_geometric.nn import GCNConv
+
+        weights = graphs.edge_weight[~graphs.edge_weight.isnan()]
+        if len(weights) and not self._weighs:
+            log.warning(
+                "[model] %s does not use the weights of edges that the data have (edge_weight): gcn does, and modules "
+                "that pass edge_weight to their convolutions",
+                self.options.get("kind", self.name), extra={"once": f"edge weights {self.name} {self.options}"},
+            )  # fmt: skip
+        elif bool((weights < 0).any()) and any(isinstance(each, GCNConv) for each in self._prototype.modules()):
+            log.warning(
+                "[model] %s: some weights of edges are negative, and GCNConv divides by the root of their sum at a "
+                "node, which is NaN where the sum is below -1",
+                self.options.get("kind", self.name), extra={"once": f"negative edge weights {self.name}"},
+            )  # fmt: skip
         # Results of trials hold for any graphs, and both share the module of a thread.
         other = copy.copy(self)
         other.graphs, other._on_device = graphs, {}
@@ -80,6 +99,21 @@ class GraphModel(ModuleModel):
     def mixes_examples(self, training: bool) -> bool:
         """True for nodes of a graph; for graphs determined by a trial."""
         return self.task.level == "node" or super().mixes_examples(training)
+
+    @cached_property
+    def _weighs(self) -> bool:
+        """Whether weights of edges change its outputs, determined by trying; True for a module that fails."""
+        if self.wanted != ("data",) and "edge_weight" not in self.wanted:
+            return False
+        numbers, module = self._drawn(_TRIED), self._copy().eval()
+        try:
+            with torch.no_grad():
+                with_and_without = [
+                    self._around(rings, numbers).of(module) for rings in (self._rings, _rings(self.task, weighted=True))
+                ]
+        except Exception:
+            return True
+        return not torch.equal(*with_and_without)
 
     def _call(self, inputs: Tensor) -> Call:
         if inputs.device not in self._on_device:
@@ -168,10 +202,11 @@ def _wanted(name: str, kind: type[nn.Module], task: TaskSpec) -> tuple[str, ...]
     return known
 
 
-def _rings(task: TaskSpec) -> GraphTable:
-    """Return rings with reproducible random features."""
+def _rings(task: TaskSpec, weighted: bool = False) -> GraphTable:
+    """Return rings with reproducible random features, and weights of edges."""
     draws = torch.Generator().manual_seed(0)
     node = torch.arange(_TRIED)
     ring = torch.stack([node, node.roll(1)])
-    graphs = [Graph(torch.randn(_TRIED, *task.input_shape, generator=draws), ring) for _ in range(_TRIED)]
+    weights = 1.0 + node if weighted else None
+    graphs = [Graph(torch.randn(_TRIED, *task.input_shape, generator=draws), ring, weights) for _ in range(_TRIED)]
     return GraphTable.of(graphs, task.level)

@@ -1,5 +1,7 @@
 """Models of graphs: what clients compute and learn is what a plain loop of PyTorch Geometric does."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -7,6 +9,7 @@ from torch_geometric.nn import BatchNorm, GCNConv, SAGEConv, global_mean_pool
 
 from fedgraph.data.graphs import GraphDataSet, GraphOptions
 from fedgraph.models import TaskSpec, build, initial_model
+from fedgraph.models.graphs import GraphTable
 from fedgraph.support.errors import ExperimentError
 from fedgraph.training import Cohort, TrainSettings
 
@@ -201,3 +204,29 @@ def test_a_function_of_ones_own_is_refused():
     _, data = towns("node")
     with pytest.raises(ExperimentError, match="whole graphs"):
         Cohort(build({"name": "gcn"}, NODES), data, TrainSettings(function=f"{HERE}train"), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("table", "weighs"),
+    [
+        ({"name": "gcn"}, True),
+        ({"name": "graphsage"}, False),
+        ({"name": "gin"}, False),
+        ({"name": HERE + "OfData"}, True),
+        ({"name": "torch_geometric.nn:GCN", "options": {"hidden_channels": 4, "num_layers": 2}}, True),
+        ({"name": "torch_geometric.nn:GraphSAGE", "options": {"hidden_channels": 4, "num_layers": 2}}, False),
+    ],
+    ids=lambda value: str(value.get("name")) if isinstance(value, dict) else "",
+)
+def test_weights_of_edges_that_have_no_effect_are_said(table, weighs, caplog):
+    _, data = towns("node")
+    assert data.graphs is not None
+    model = build(table, NODES)
+    model.with_graphs(data.graphs)
+    assert any("does not use the weights of edges" in said for said in caplog.messages) is not weighs
+    caplog.clear()
+    without = GraphTable.of([(torch.ones(3, 5), torch.tensor([[0, 1], [1, 2]]), None)], "node")
+    model.with_graphs(without)
+    assert not caplog.messages
+    model.with_graphs(replace(data.graphs, edge_weight=-data.graphs.edge_weight))
+    assert any("GCNConv divides by the root" in said for said in caplog.messages) is weighs
