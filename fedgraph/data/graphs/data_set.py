@@ -169,8 +169,23 @@ class GraphDataSet(Configured[OptionsT]):
         edgeless = sum(not any(graph.edge_index.shape[1] for graph in own.graphs) for own in every)
         if edgeless:
             notes.append(f"{counted(edgeless, 'client has', 'clients have')} no edges")
+        notes += self._note_on_classes(every)
         what = f"classes of {'nodes' if self.settings.level == 'node' else 'whole graphs'}"
         return with_notes(f"{self.title}, {clients} with {held}{each}, {what}", notes)
+
+    def _note_on_classes(self, every: Sequence[LabelledGraphs]) -> list[str]:
+        """Say which of the inferred classes no example has, as other numbers than -1 may mark unknown ones."""
+        if self.settings.classes is not None or self.own is not None:
+            return []
+        count, level = self._classes[0], self.settings.level
+        found = torch.stack([own.labels[own.labels != UNKNOWN].bincount(minlength=count) for own in every]).sum(0)
+        unused = (found == 0).nonzero().flatten().tolist()
+        if not unused:
+            return []
+        return [
+            f"{len(unused):,} of {count:,} classes have no {level}, the first is {unused[0]}: classes are counted from "
+            f"0 to the largest y, and y = -1 marks a {level} without one"
+        ]
 
     def labelled(self, client: str) -> LabelledGraphs:
         """Return the graphs of a client, checked. Raises DataError as :meth:`load` does."""

@@ -155,7 +155,8 @@ def _loaded(file: Path) -> list[Raw] | dict[str, list[Raw]]:
         about = f" ({refused[1]})" if refused else ""
         raise DataError(
             f"{file} holds objects other than graphs{about}, which are not loaded for safety: save a Data object, "
-            f"or a list of them, torch.save([data, ...], '{file.name}')"
+            f"or a list of them, torch.save([data, ...], '{file.name}'), with tensors only; of a Batch, "
+            "batch.to_data_list()"
         ) from None
     except Exception as error:  # a damaged file may raise almost anything
         kind, reason = type(error).__name__, str(error)

@@ -26,6 +26,9 @@ MASKS: dict[SplitName, str] = {"train": "train_mask", "validation": "val_mask", 
 UNKNOWN = -1
 """The class of an example that has none."""
 
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+"""Types of integers for which PyTorch lacks most functions."""
+
 _USED = ("x", "edge_index", "y", "edge_weight", *MASKS.values(), "num_nodes", "batch", "ptr")
 
 
@@ -169,6 +172,11 @@ def _labels(raw: Raw, count: int, where: str, level: Level) -> Tensor:
             f"{where}: y is {_type_and_shape(y)}, and there is one class of each {level}: y.argmax(1) of one-hot rows"
         )
     y = y.flatten()
+    if level == "graph" and len(y) != count and raw.get("batch") is not None:
+        raise DataError(
+            f"{where}: y has {len(y)} classes, and several graphs are joined in one (batch): give a list of them, "
+            "batch.to_data_list()"
+        )
     if len(y) != count:
         of = "there is one graph" if level == "graph" else f"there are {count} nodes"
         other = "node" if level == "graph" else "graph"
@@ -218,6 +226,7 @@ def _tensor(raw: Raw, name: str, where: str) -> Tensor | None:
         return None
     try:
         found = value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+        found = found.long() if found.dtype in _UNSIGNED else found
         return found if found.layout == torch.strided else found.to_dense()
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{where}: {name} is no tensor of numbers ({error})", quoted=str(error)) from None

@@ -107,6 +107,15 @@ def test_strangers_and_what_people_should_know(tmp_path):
         assert note in told
 
 
+@pytest.mark.parametrize(("unknown", "told"), [(-1, False), (255, True)])
+def test_classes_that_no_node_has_are_said(tmp_path, unknown, told):
+    graph = data(20)
+    graph.y[:4] = unknown
+    found = source(tmp_path, {"mercy": graph, "county": data(30)})
+    assert ("253 of 256 classes have no node, the first is 2:" in found.describe()) is told
+    assert "have no node" not in source(tmp_path, {}, classes=256).describe()
+
+
 def test_a_node_with_a_file_of_its_own(tmp_path):
     torch.save(data(), tmp_path / "own.pt")
     own = OwnData(tmp_path / "own.pt", ("mercy",))

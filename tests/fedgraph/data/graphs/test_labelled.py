@@ -93,3 +93,16 @@ def test_edges_that_lead_one_way():
     assert of(raw()).one_way
     assert not of(raw(edge_index=torch.cat([RING, RING.flip(0)], 1))).one_way
     assert not of(raw(edge_index=RING[:, :0])).one_way
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint16", "uint32", "uint64"])
+def test_integers_without_a_sign_are_integers(kind):
+    plain = of(raw())
+    found = of(raw(edge_index=RING.numpy().astype(kind), y=np.array([0, 1, 0, 1], dtype=kind)))
+    assert torch.equal(found.graphs[0].edge_index, plain.graphs[0].edge_index)
+    assert found.labels.tolist() == [0, 1, 0, 1]
+
+
+def test_several_graphs_in_one_are_to_be_a_list():
+    with pytest.raises(DataError, match=r"y has 2 classes, and several graphs are joined in one.*to_data_list"):
+        of(raw(y=torch.tensor([0, 1]), batch=torch.tensor([0, 0, 1, 1])), level="graph")
