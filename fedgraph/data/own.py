@@ -32,7 +32,7 @@ LOOKED_FOR = (
 GIVEN = ".given"
 """Folder next to the run folders, with the Python objects of their experiments in files, by key and content."""
 
-_GIVEN_FILE = re.compile(rf"(?:[^\s'\"]*[/\\])?{re.escape(GIVEN)}[/\\]([\w.-]+)-[0-9a-f]{{16}}\.\w+")
+_GIVEN_FILE = re.compile(rf"(?:[^\s'\"(][^\s'\"]*[/\\]|[/\\])?{re.escape(GIVEN)}[/\\]([\w.-]+)-[0-9a-f]{{16}}\.\w+")
 
 Name = Annotated[str, AfterValidator(composed)]
 """Name of a client, a column, a class or a category, as settings give it."""

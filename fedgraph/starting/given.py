@@ -9,8 +9,11 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import date, time
+from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import NoneType
 from typing import Any
 
 from fedgraph.data import GIVEN, as_file, name_given_files
@@ -23,6 +26,10 @@ from fedgraph.support.plugins import dotted_path
 
 _OF_GRAPHS = ("graph", "graph.path", "data.graph")
 """Keys that have the client graph."""
+
+
+_PLAIN = (str, PathLike, bool, int, float, date, time, NoneType)
+"""Types that TOML has, and paths."""
 
 
 @contextmanager
@@ -101,6 +108,11 @@ class _Writer:
             raise ExperimentError(
                 f"{key} is given an array: give a data frame or the path of a file, or make a data set of it "
                 "(`fedgraph new dataset NAME`)"
+            )
+        if re.match(r"(data\.path|sites)(\.|$)", key) and not isinstance(value, _PLAIN):
+            raise ExperimentError(
+                f"{key} is a {type(value).__name__}, and cannot be read: give the path of a file, a data frame, or a "
+                "graph of PyTorch Geometric (Data) or a list of them (list(data_set) of a data set)"
             )
         return value
 

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 import fedgraph
-from fedgraph.data import DataSet
+from fedgraph.data import DataSet, name_given_files
 from fedgraph.data.columns import from_frame
 from fedgraph.graph import read_graph
 from fedgraph.models import TaskSpec
@@ -156,6 +156,17 @@ def test_graphs_of_other_libraries(kind, tmp_path):
     run = ran(experiment, tmp_path)
     pairs = {tuple(sorted((run.graph.names[a], run.graph.names[b]))) for a, b in run.graph.edge_index.T.tolist()}
     assert {pair for pair in pairs if pair[0] != pair[1]} == set(edges)
+
+
+@pytest.mark.parametrize("data", [HeteroData(), torch.utils.data.Subset([Data()], [0])], ids=["hetero", "subset"])
+def test_what_is_no_data_of_clients_is_named(data, tmp_path):
+    with pytest.raises(ExperimentError, match=rf"data\.path\.a is a {type(data).__name__}, and cannot be read: .*list"):
+        in_words({"data": {"set": "graphs", "path": {"a": data}}}, {}, {}, tmp_path)
+
+
+def test_a_hidden_file_between_brackets_leaves_both_brackets():
+    message = "client 'a' (/home/me/runs/.given/data.path-0123456789abcdef.pt) has no x"
+    assert name_given_files(message) == "client 'a' (the data given as data.path) has no x"
 
 
 @pytest.mark.parametrize("key", ["graph", "graph.path"])
