@@ -31,6 +31,12 @@ _PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 _DEEP = 257
 """65,535, the largest value of 16 bits, divided by 255."""
 
+_OF_16_BITS = "with 16 bits per channel; the upper 8 are used"
+"""What is said of such images."""
+
+_DARK = 64
+"""Values of 8 bits below which images are said to be dark: those of 14 bits in files of 16."""
+
 _MOST_BROKEN = 10
 """Number of unreadable images that an error names."""
 
@@ -250,9 +256,14 @@ def _read_files(files: FileKey, shape: tuple[int, int, int], ground: Ground) -> 
         more = f"\nand {len(broken) - _MOST_BROKEN:,} more" if len(broken) > _MOST_BROKEN else ""
         raise DataError(f"{count} of {len(files):,} cannot be used: repair {them} or take {them} away\n{lines}{more}")
     counts = Counter(change for _, changes in read for change in changes)
-    return np.stack([pixels for pixels, _ in read]), tuple(
-        f"{counted(count, 'image')} {words}" for words, count in counts.items()
-    )
+    notes = [f"{counted(count, 'image')} {words}" for words, count in counts.items()]
+    brightest = max((int(pixels.max()) for pixels, changes in read if _OF_16_BITS in changes), default=_DARK)
+    if brightest < _DARK:
+        notes.append(
+            f"the largest value of those with 16 bits is then {brightest} of 255: if they use fewer bits, such as 12, "
+            "multiply them up to 65,535"
+        )
+    return np.stack([pixels for pixels, _ in read]), tuple(notes)
 
 
 def _pixels(path: Path, shape: tuple[int, int, int], ground: Ground) -> tuple[Bytes, list[str]]:
@@ -266,7 +277,7 @@ def _pixels(path: Path, shape: tuple[int, int, int], ground: Ground) -> tuple[By
             upright = ImageOps.exif_transpose(picture)
             if upright.mode.startswith(("I", "F")):
                 upright = _to_8_bits(np.asarray(upright), path)
-                changes.append("with 16 bits per channel; the upper 8 are used")
+                changes.append(_OF_16_BITS)
             if upright.has_transparency_data:
                 behind = Image.new("RGBA", upright.size, ground)
                 front = upright.convert("RGBA")

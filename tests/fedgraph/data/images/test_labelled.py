@@ -126,6 +126,14 @@ def test_images_of_all_kinds_and_in_deeper_folders(tmp_path):
     )
 
 
+@pytest.mark.parametrize(("factor", "told"), [(16, True), (257, False)])
+def test_images_of_12_bits_in_files_of_16_are_said_to_be_dark(tmp_path, factor, told):
+    for name in ("cat/a.png", "dog/b.tif"):
+        save(tmp_path, name, Image.fromarray(pixels(3).clip(0, 240).astype(np.uint16) * factor))
+    found = read_labelled(tmp_path, CLASSES, (1, 4, 3))
+    assert any("the largest value of those with 16 bits is then 15 of 255" in note for note in found.notes) is told
+
+
 def test_palettes_and_transparent_parts_on_a_stated_ground(tmp_path):
     colours = pixels(4, (4, 3, 3))
     palette = Image.fromarray(colours).quantize(12)
