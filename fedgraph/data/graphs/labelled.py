@@ -29,7 +29,10 @@ UNKNOWN = -1
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 """Types of integers for which PyTorch lacks most functions."""
 
-_USED = ("x", "edge_index", "y", "edge_weight", *MASKS.values(), "num_nodes", "batch", "ptr")
+PARTS = ("x", "edge_index", "y", "edge_weight", *MASKS.values())
+"""Parts of a graph that are used."""
+
+_USED = (*PARTS, "num_nodes", "batch", "ptr")
 
 
 @dataclass(frozen=True)

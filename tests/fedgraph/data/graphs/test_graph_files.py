@@ -124,3 +124,12 @@ def test_the_same_graphs_are_the_same_bytes(tmp_path):
     assert not are_graphs({"mercy": 3})
     assert not are_graphs([])
     assert not are_graphs({"path": {"mercy": data()}}), "tables of an experiment are no clients"
+
+
+def test_numbers_and_arrays_of_a_graph_in_memory_are_kept(tmp_path):
+    graph = Data(x=np.ones((3, 2)), edge_index=RING, y=1, train_mask=True, name="ring", number=7)
+    save_graphs(graph, tmp_path / "one.pt")
+    (found,) = GraphFiles(tmp_path / "one.pt", ["mercy"]).read("mercy")
+    assert {key: np.asarray(value).tolist() for key, value in found.items()} == {
+        "x": [[1, 1]] * 3, "edge_index": RING.tolist(), "y": 1, "train_mask": True,
+    }  # fmt: skip
