@@ -63,7 +63,9 @@ class OwnersClient(Configured[SomeOwners]):
         self.assignment = Assignment.of(request.experiment)
         self.settings = cast(SomeOwners, self.assignment.method_as(self.settings_type))
         self.source = owner_source(node.source(self.assignment), "f3")
-        self.owners = tuple(sorted(node.hosted(self.assignment)))
+        hosted, trained = sorted(node.hosted(self.assignment)), request.fingerprints
+        # New data may have owners that the run did not have, and for which the fusion model has no place.
+        self.owners = tuple(name for name in hosted if not trained or name in trained)
 
     @classmethod
     def check_source(cls, source: DataSource) -> None:

@@ -17,7 +17,7 @@ from rich.console import Console
 from fedgraph.algorithms.f3_forecast_settings import EncoderSettings
 from fedgraph.data import CLIENT, as_file
 from fedgraph.data.columns import FileSettings
-from fedgraph.data.owners import SampleSplit
+from fedgraph.data.owners import PanelSettings, SampleSplit, without_labels
 from fedgraph.experiment import Experiment, Overrides, load_experiment, overrides_by_key
 from fedgraph.fusion.owner_models import LocalModelSettings
 from fedgraph.runs import Run, RunFolder
@@ -213,8 +213,13 @@ class Prediction:
 
 def _as_file(data: Any, trained: RunFolder, name: str) -> Path:
     """Return the file of new data, in the folder of a run where they are in memory."""
-    folder = trained.path / "predictions" / "data"
-    return as_file(data, folder, f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{token_hex(4)}").absolute()
+    place = _new_place(trained, name)
+    return as_file(data, place.parent, place.name).absolute()
+
+
+def _new_place(trained: RunFolder, name: str) -> Path:
+    """Return the path of a new file of data, without suffix, in the folder of a run."""
+    return trained.path / "predictions" / "data" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{token_hex(4)}"
 
 
 def _samples(data: Any, trained: RunFolder, head: Experiment, site: str = "") -> Path:
@@ -227,6 +232,9 @@ def _samples(data: Any, trained: RunFolder, head: Experiment, site: str = "") ->
             f"[data] set '{settings.set}' does not read files of yours, so it cannot predict another one: "
             "--samples new, train, validation or test are those of the set"
         )
+    if isinstance(settings, PanelSettings):
+        made = _new_place(trained, f"{name if site else place.stem}-without-labels")
+        return without_labels(place, made.with_name(f"{made.name}.npz")).absolute()
     label = getattr(settings, "label", None)
     if label is None or not isinstance(settings, FileSettings):
         return place

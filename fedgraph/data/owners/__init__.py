@@ -1,5 +1,6 @@
 """Clients that hold different features of the same samples: sensors, patches of images, columns of a table."""
 
+from fedgraph.data.owners.panel import PanelSettings, without_labels
 from fedgraph.data.owners.preparation import Preparation
 from fedgraph.data.owners.samples import (
     NO_LABEL,
@@ -16,10 +17,12 @@ __all__ = [
     "SAMPLE_SPLITS",
     "OwnerData",
     "OwnerSource",
+    "PanelSettings",
     "Preparation",
     "SampleSplit",
     "cohort_data",
     "held_out",
     "owner_source",
     "sample_folds",
+    "without_labels",
 ]

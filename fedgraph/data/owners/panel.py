@@ -5,7 +5,7 @@ A substitute for the PMU data of F3 (Ma, Hoang, Chen, UAI 2023, supplement C), w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,11 +20,9 @@ from fedgraph.data.owners.samples import NO_LABEL
 from fedgraph.data.owners.shared_samples import Holdings, OwnerSource, SharedSampleSettings
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.support.errors import DataError
-from fedgraph.support.files import read_arrays
+from fedgraph.support.files import read_arrays, replacing
 
 Singles = NDArray[np.float32]
-
-_NEEDED = ("values", "labels")
 
 
 class PanelSettings(SharedSampleSettings):
@@ -34,7 +32,7 @@ class PanelSettings(SharedSampleSettings):
     numbers from 0, -1 for a new sample; and, optionally, the texts ``owners`` (client names), ``keys`` (of the samples)
     and ``classes``. A file at each node needs ``owners`` and ``keys``, and ``classes`` if nodes have not seen all of
     them. A missing reading is interpolated linearly within its window, or is that of the nearest step at the ends; a
-    window without any reading is a sample that the client lacks.
+    window without any reading is a sample that the client lacks. A file to predict needs no ``labels`` and ``classes``.
 
     Attributes
     ----------
@@ -50,13 +48,17 @@ class PanelSettings(SharedSampleSettings):
 
 @dataclass(frozen=True)
 class Panel:
-    """The content of a file: values float32 ``[samples, clients, steps, features]``, labels int64 ``[samples]``."""
+    """The content of a file: values float32 ``[samples, clients, steps, features]``, labels int64 ``[samples]`` if any.
+
+    ``classes`` is empty where the file does not name them; ``arrays`` are the names of all its arrays.
+    """
 
     values: Singles
-    labels: NDArray[np.int64]
+    labels: NDArray[np.int64] | None
     owners: tuple[str, ...]
     keys: tuple[str, ...]
     classes: tuple[str, ...]
+    arrays: tuple[str, ...]
 
 
 class PanelSource(OwnerSource):
@@ -74,13 +76,17 @@ class PanelSource(OwnerSource):
         return self._panel().owners
 
     def holdings(self, names: Sequence[str], classes: tuple[str, ...] = ()) -> Holdings:
-        """Return windows ``[samples, steps, features]`` of the clients ``names``."""
+        """Return windows ``[samples, steps, features]`` of the clients ``names``.
+
+        Raises DataError for labels beyond the classes, and without labels unless ``classes`` are known.
+        """
         panel = self._panel()
+        named = self._classes(panel, classes)
         values = panel.values[:, [panel.owners.index(name) for name in names]].swapaxes(0, 1)
         return Holdings(
             keys=panel.keys,
-            labels=torch.from_numpy(panel.labels),
-            classes=panel.classes,
+            labels=torch.full((len(panel.keys),), NO_LABEL) if panel.labels is None else torch.from_numpy(panel.labels),
+            classes=named,
             inputs=tuple(torch.from_numpy(interpolated(values))),
             present=torch.from_numpy(np.isfinite(values).any((2, 3))),
             features=((),) * len(names),
@@ -96,13 +102,40 @@ class PanelSource(OwnerSource):
             return super().given_graph()
         return read_graph(self.graph_path)
 
+    def _classes(self, panel: Panel, known: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the classes that the file names, else the ``known`` ones, else as many numbers as labels need."""
+        if panel.labels is None:
+            if not known:
+                raise _lacks(self._path, "labels", panel.arrays)
+            return panel.classes or known
+        count = max(int(panel.labels.max()) + 1, 2)
+        named = panel.classes or known or tuple(map(str, range(count)))
+        if len(named) < count:
+            raise DataError(f"{self._path}: there are labels up to {count - 1} for {len(named)} classes")
+        return named
+
+    @property
+    def _path(self) -> Path:
+        return data_path(self.settings.path, self.data_dir, self.own)
+
     def _panel(self) -> Panel:
-        path = data_path(self.settings.path, self.data_dir, self.own)
+        path = self._path
         try:
             changed = path.stat().st_mtime_ns
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror}); {LOOKED_FOR}") from None
-        return _read(path.absolute(), changed, _NEEDED if self.own is None else (*_NEEDED, "owners", "keys"))
+        return _read(path.absolute(), changed, ("values",) if self.own is None else ("values", "owners", "keys"))
+
+
+def without_labels(place: Path, file: Path) -> Path:
+    """Return the file of samples without labels: ``place`` itself if none has one, else ``file``, which is written."""
+    arrays = read_arrays(place)
+    if bool((arrays.get("labels", np.full(1, NO_LABEL)) == NO_LABEL).all()):
+        return place
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(file) as temporary, temporary.open("wb") as stream:
+        np.savez(stream, **{name: array for name, array in arrays.items() if name != "labels"})  # type: ignore[arg-type]
+    return file
 
 
 def interpolated(values: Singles) -> Singles:
@@ -130,8 +163,8 @@ def _read(path: Path, _changed: int, needed: tuple[str, ...]) -> Panel:
     arrays = read_arrays(path)
     lacking = [name for name in needed if name not in arrays]
     if lacking:
-        raise DataError(f"{path}: has no array '{lacking[0]}'; it holds: {', '.join(arrays) or 'nothing'}")
-    values, labels = arrays["values"], arrays["labels"]
+        raise _lacks(path, lacking[0], arrays)
+    values, labels = arrays["values"], arrays.get("labels")
     if values.ndim != 4 or values.dtype.kind not in "fiu" or 0 in values.shape:
         raise DataError(
             f"{path}: values must be numbers [samples, owners, steps, features], none of them 0; they are "
@@ -144,18 +177,23 @@ def _read(path: Path, _changed: int, needed: tuple[str, ...]) -> Panel:
             f"{path}: values[{sample}, {owner}, {step}] is infinite: a missing reading is NaN (places from 0: sample, "
             "owner, step)"
         )
-    if labels.shape != (samples,) or labels.dtype.kind not in "iu" or labels.min() < NO_LABEL:
+    if labels is not None and (labels.shape != (samples,) or labels.dtype.kind not in "iu" or labels.min() < NO_LABEL):
         raise DataError(f"{path}: labels must be {samples} whole numbers, one per sample, from 0 on or -1 for new ones")
     names = _texts(path, arrays, "owners", owners, [f"owner-{number:03d}" for number in range(owners)])
     keys = _texts(path, arrays, "keys", samples, [f"sample-{number:06d}" for number in range(samples)])
-    count = max(int(labels.max()) + 1, 2)
-    classes = tuple(str(name) for name in arrays.get("classes", np.arange(count)))
-    if len(classes) < count:
-        raise DataError(f"{path}: there are labels up to {count - 1} for {len(classes)} classes")
     single = values.astype(np.float32)
     return Panel(
-        np.where(np.isfinite(single), single, np.float32(np.nan)), labels.astype(np.int64), names, keys, classes
+        values=np.where(np.isfinite(single), single, np.float32(np.nan)),
+        labels=None if labels is None else labels.astype(np.int64),
+        owners=names,
+        keys=keys,
+        classes=tuple(map(str, arrays.get("classes", ()))),
+        arrays=tuple(arrays),
     )
+
+
+def _lacks(path: Path, name: str, arrays: Iterable[str]) -> DataError:
+    return DataError(f"{path}: has no array '{name}'; it holds: {', '.join(arrays) or 'nothing'}")
 
 
 def _texts(

@@ -27,23 +27,27 @@ class Preparation:
         Names of the labels.
     centre, spread : Tensor
         Float32 ``[features]``: fill value and offset of inputs, and their divisor.
+    shape : tuple of int
+        Of a sample, without its features, such as the steps of a window; empty for rows, and where unknown.
     """
 
     features: tuple[str, ...]
     classes: tuple[str, ...]
     centre: Tensor
     spread: Tensor
+    shape: tuple[int, ...] = ()
 
     def table(self) -> dict[str, Any]:
         """Return lossless JSON values."""
         numbers = {"centre": self.centre.tolist(), "spread": self.spread.tolist()}
-        return {"features": list(self.features), "classes": list(self.classes), **numbers}
+        shape = {"shape": list(self.shape)} if self.shape else {}
+        return {"features": list(self.features), "classes": list(self.classes), **numbers, **shape}
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Preparation:
         """Build it from :meth:`table`."""
-        numbers = (torch.tensor(table[name], dtype=torch.float32) for name in ("centre", "spread"))
-        return cls(tuple(table["features"]), tuple(table["classes"]), *numbers)
+        centre, spread = (torch.tensor(table[name], dtype=torch.float32) for name in ("centre", "spread"))
+        return cls(tuple(table["features"]), tuple(table["classes"]), centre, spread, tuple(table.get("shape", ())))
 
     @classmethod
     def measured(
@@ -62,13 +66,21 @@ class Preparation:
         deviation[deviation <= 1e-6 * mean.abs().clamp(min=1.0)] = 1.0
         if scaled is not None:
             mean, deviation = mean.where(scaled, 0.0), deviation.where(scaled, 1.0)
-        return cls(features, classes, mean.float(), deviation.float())
+        return cls(features, classes, mean.float(), deviation.float(), tuple(training.shape[1:-1]))
 
     def in_order(self, values: Tensor, features: tuple[str, ...], where: str) -> Tensor:
         """Return ``values`` ``[samples, ..., features]`` with the features of training, in their order.
 
-        A category that does not occur is 0 in every row; one unknown in training counts as missing.
+        A category that does not occur is 0 in every row; one unknown in training counts as missing. Raises DataError
+        for samples of another shape, such as longer windows, and for other features.
         """
+        shape = tuple(values.shape[1:-1])
+        if self.shape and shape != self.shape:
+            given, trained = (" x ".join(map(str, each)) for each in (shape, self.shape))
+            raise DataError(
+                f"{where}: a sample has the size {given}, and those that its frozen model was trained on had {trained} "
+                "(steps of a window, or pixels): give samples of that size"
+            )
         known = self.features
         if features == known and values.shape[-1] == len(self.centre):
             return values

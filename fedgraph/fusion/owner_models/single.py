@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -55,7 +55,8 @@ class SingleOwner:
         does not fit the data, is not the required one, or returns samples as embeddings.
         """
         model = load_local_model(path, self.data.tasks[self.row])
-        fingerprint = fingerprint_of(model.fingerprint, self.data.preparations[self.row].table())
+        preparation = replace(self.data.preparations[self.row], shape=())  # the model itself may take any
+        fingerprint = fingerprint_of(model.fingerprint, preparation.table())
         self._check_same_model(fingerprint, f"the model '{path}', with inputs scaled as here, is not")
         found = self._represented(model)
         if self.name in self.data.unscaled:

@@ -50,6 +50,35 @@ def test_samples_of_f3_are_as_far_off_as_its_own(people, tmp_path):
         fedgraph.predict(run, new, client="bank")
 
 
+def test_windows_of_owners_need_no_labels_and_classes_but_the_steps_of_training(tmp_path):
+    draws = np.random.default_rng(0)
+    labels, owners = draws.integers(3, size=120), np.array(["a", "b", "c"])
+    values = (draws.normal(size=(120, 3, 6, 1)) + 2 * labels[:, None, None, None]).astype(np.float32)
+    texts = {"owners": owners, "classes": np.array(["low", "some", "high"])}
+    np.savez(tmp_path / "panel.npz", values=values, labels=labels, **texts)
+    tables = {
+        "experiment": {"method": "f3"},
+        "data": {"set": "panel", "path": str(tmp_path / "panel.npz")},
+        "model": {"name": "gru", "hidden": 6},
+        "train": {"local-epochs": 1, "batch-size": 64},
+        "f3": {"epochs": 2, "draws": 2},
+    }
+    run = fedgraph.run(tables, out=tmp_path / "runs", progress=False)
+
+    def predicted(**arrays):
+        np.savez(tmp_path / "new.npz", **arrays)
+        return fedgraph.predict(run, tmp_path / "new.npz", progress=False).set_index("key").filter(like="probability")
+
+    known = predicted(values=values[:9], labels=np.full(9, -1), **texts)
+    assert known.columns.tolist() == ["probability low", "probability some", "probability high"]
+    assert predicted(values=values[:9], owners=owners).equals(known)
+    assert predicted(values=values[:9], labels=labels[:9], owners=owners).equals(known)
+    more = np.concatenate([values[:9], values[:9, :1]], 1)
+    assert predicted(values=more, owners=np.array(["a", "b", "c", "new"])).equals(known)
+    with pytest.raises(FedgraphError, match="a sample has the size 5, .* had 6 "):
+        predicted(values=values[:9, :, :5], owners=owners)
+
+
 @pytest.mark.parametrize("label", ["left out", "empty"])
 def test_samples_without_labels_are_predicted_on_secret_shares_as_in_the_clear(label, people, tmp_path):
     frame, tables = people
