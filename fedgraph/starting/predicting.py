@@ -252,12 +252,17 @@ def _samples(data: Any, trained: RunFolder, head: Experiment, site: str = "") ->
 def _samples_by_site(data: Any, trained: RunFolder, head: Experiment) -> dict[str, Path]:
     """Return the file of each site: one for all, or one each where ``data`` is a mapping or a path with ``{client}``.
 
-    Raises ExperimentError for an unknown site.
+    Raises ExperimentError for an unknown site, and for windows of owners in one file for all.
     """
     sites = trained.node_config[SITES]
     if isinstance(data, str | Path) and CLIENT in str(data):
         data = {name: str(data).replace(CLIENT, name) for name in sites}
     if not isinstance(data, Mapping):
+        if isinstance(head.data, PanelSettings) and len(sites) > 1:
+            raise ExperimentError(
+                "each site hosts all owners in its file of windows: name a file for each, --data 'new/{client}.npz', "
+                "in Python a mapping by site"
+            )
         return dict.fromkeys(sites, _samples(data, trained, head))
     unknown = [str(name) for name in data if name not in sites]
     if unknown or not data:

@@ -79,6 +79,27 @@ def test_windows_of_owners_need_no_labels_and_classes_but_the_steps_of_training(
         predicted(values=values[:9, :, :5], owners=owners)
 
 
+def test_windows_of_sites_are_in_a_file_for_each(tmp_path):
+    draws = np.random.default_rng(0)
+    labels, sites = draws.integers(2, size=60), {}
+    keys = np.array([f"event-{number:02d}" for number in range(60)])
+    for name in ("a", "b"):
+        values = (draws.normal(size=(60, 1, 4, 1)) + labels[:, None, None, None]).astype(np.float32)
+        sites[name] = tmp_path / f"{name}.npz"
+        np.savez(sites[name], values=values, labels=labels, keys=keys, owners=np.array([name]))
+    tables = {
+        "experiment": {"method": "f3"},
+        "data": {"set": "panel"},
+        "model": {"name": "mlp", "hidden": [4]},
+        "train": {"local-epochs": 1, "batch-size": 64},
+        "f3": {"epochs": 2, "draws": 2},
+    }
+    run = fedgraph.run(tables, sites=sites, out=tmp_path / "runs", progress=False)
+    assert len(fedgraph.predict(run, str(tmp_path / "{client}.npz"), progress=False)) == 60
+    with pytest.raises(ExperimentError, match=r"name a file for each, --data 'new/\{client\}\.npz'"):
+        fedgraph.predict(run, sites["a"], progress=False)
+
+
 @pytest.mark.parametrize("label", ["left out", "empty"])
 def test_samples_without_labels_are_predicted_on_secret_shares_as_in_the_clear(label, people, tmp_path):
     frame, tables = people
