@@ -88,7 +88,7 @@ class ImageForm(Form):
                     f"'{client}': name the folder of its images"
                 )
             rows = rows if client is None else {client: rows[client]}
-        return NewImages(self, images, keys, labelled, rows)
+        return NewImages(self, images, keys, labelled, rows, images.notes)
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,7 @@ class NewImages(NewData):
     keys : names of the images.
     labelled : whether their classes are known.
     rows : the images of each client.
+    notes : see :class:`NewData`.
     """
 
     form: ImageForm
@@ -107,6 +108,7 @@ class NewImages(NewData):
     keys: tuple[str, ...]
     labelled: bool
     rows: Mapping[str, Indices]
+    notes: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:  # type: ignore[override]

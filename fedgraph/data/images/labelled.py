@@ -152,8 +152,7 @@ class _Folder:
         cls._check(folder, classes, files, others, every_class)
         beside = sum(len(_loose(root)) for root in {folder, *roots.values()})
         left = [f"{count:,} {suffix} in '{name}'" for (name, suffix), count in others.items()]
-        no_images = counted(others.total(), "file is no image and was", "files are not images and were")
-        notes = [f"{no_images} left out ({', '.join(left)})"] if left else []
+        notes = [f"{_no_images(others.total())} ({', '.join(left)})"] if left else []
         notes += [f"{counted(beside, 'image')} beside the folders of classes left out"] if beside else []
         # Class by class, as without sites.
         return cls(sorted(files, key=lambda row: row[1]), sites, tuple(notes))
@@ -176,11 +175,11 @@ class _Folder:
                     f"{folder} has images, and more of them in {quoted(beside)}: put all into one folder, or into a "
                     "folder for each site or class"
                 )
-            return cls([(file, -1, 0) for file in loose], (), ())
+            return cls([(file, -1, 0) for file in loose], (), _note_on_others([folder]))
         if not sites or not all(sites.values()):
             return None
         files = [(file, -1, place) for place, inside in enumerate(sites.values()) for file in inside]
-        return cls(files, tuple(sites), ())
+        return cls(files, tuple(sites), _note_on_others([folder, *folders.values()]))
 
     def read(self, shape: tuple[int, int, int], ground: Ground) -> OwnImages:
         """Return the images."""
@@ -210,6 +209,17 @@ class _Folder:
                 raise DataError(
                     f"{folder}: there is no image of class '{name}': leave it out of [data] classes, or add some"
                 )
+
+
+def _no_images(count: int) -> str:
+    return f"{counted(count, 'file is no image and was', 'files are not images and were')} left out"
+
+
+def _note_on_others(folders: Sequence[Path]) -> tuple[str, ...]:
+    """Say how many files directly in these folders are no images."""
+    files = sum(entry.is_file() for folder in folders for entry in _entries(folder))
+    count = files - sum(len(_loose(folder)) for folder in folders)
+    return (_no_images(count),) if count else ()
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -345,6 +345,15 @@ def test_images_in_a_folder_with_classes_and_without(tmp_path, run_experiment):
     found = run.predict(new, client="client-0")
     assert found[["image", "predicted"]].values.tolist() == [["a.png", "dark"], ["b.png", "light"]]
     assert "label" not in found
+    assert found.attrs["notes"] == []
+    Image.fromarray(np.full((6, 6), 240 * 16, np.uint16)).save(new / "c.png")
+    (new / "d.dcm").write_bytes(b"x")
+    assert [note.partition(":")[0] for note in run.predict(new, client="client-0").attrs["notes"]] == [
+        "1 file is no image and was left out",
+        "1 image with 16 bits per channel; the upper 8 are used",
+        "the largest value of those with 16 bits is then 15 of 255",
+    ]
+    (new / "c.png").unlink()
     labelled = run.predict(tmp_path / "scans", client="client-1")
     assert set(labelled["label"]) == {"dark", "light"}
     assert run.score(tmp_path / "scans", client="client-1").loc["client-1", "accuracy"] == pytest.approx(
