@@ -251,6 +251,7 @@ FILES = re.compile(r"\[(data|experiment|fedngm)|node-config|min-clients|missing-
 
 def test_errors_say_what_to_do_in_an_app(caplog):
     def refused(words, client_app, names=NAMES, **settings):
+        caplog.clear()
         with caplog.at_level(logging.WARNING, "fedgraph"), pytest.raises((RunError, IdentityError)) as raised:
             FedNGM(**settings).start(grid(client_app, names))
         assert words in str(raised.value)
