@@ -60,7 +60,7 @@ class RoundLoop:
         for report in self._run.round(number, self._nodes):
             reports.append(report)
             if measures == "before" and len(reports) == 1 and plan.evaluates(number - 1):
-                # A run that must not go on without these clients must not end by what the others measured either.
+                # Where a run needs all clients, measurements of some must not end it.
                 self._run.absence.enforce(number, report)
                 self._record_measured(number - 1, report)
                 if self._stop:
