@@ -85,9 +85,9 @@ class RunFolder:
                     return str(known)
         return self.name
 
-    def name_run(self, name: str) -> None:
-        """Write the name of a new run, under which nodes keep rows, state and models, into a folder of any name."""
-        write_atomically(self._environment_file, _json({"run": name}))
+    def name_run(self, name: str, environment: Mapping[str, Any] | None = None) -> None:
+        """Write the name of a new run, under which nodes keep rows, state and models, beside its ``environment``."""
+        write_atomically(self._environment_file, _json({**(environment or {}), "run": name}))
         vars(self).pop("run", None)
 
     @classmethod
@@ -299,8 +299,7 @@ class RunFolder:
             self.begun_with.parent.mkdir(exist_ok=True)
             write_atomically(self.begun_with, experiment.as_toml().encode())
             write_atomically(self._code, _json(code_of(experiment)))
-            write_atomically(self._environment_file, _json(self._environment | {"run": self._new_name(number)}))
-            vars(self).pop("run", None)
+            self.name_run(self._new_name(number), self._environment)
         if load_experiment(self.path / "experiment.toml").as_dict() != experiment.as_dict():
             write_atomically(self.path / "experiment.toml", experiment.as_toml().encode())
 

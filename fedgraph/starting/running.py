@@ -311,9 +311,9 @@ def run_one(
     """
     try:
         _run_or_go_on(folder, grid, nodes, data_dir, console, label, model_dir, listeners)
-    except DiskError as error:
-        raise RunError(f"{error}\n{_place_and_advice(folder, advice or 'then go on with --resume')}") from error
     except FedgraphError as error:
+        if isinstance(error, DiskError):
+            advice = advice or "then go on with --resume"
         raise RunError(f"{error}\n{_place_and_advice(folder, advice)}") from error
     except Exception as error:
         # Of custom code, for which the traceback is helpful.

@@ -103,17 +103,16 @@ def replacing(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_UNFINISHED)
         os.close(descriptor)
-    try:
-        with written(path):
+        try:
             yield Path(temporary)
             # Opened only now, as the writer may replace the file, as safetensors does.
             with open(temporary, "rb") as filled:
                 os.fsync(filled.fileno())
             os.chmod(temporary, 0o644)
             os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
 
 
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
@@ -128,19 +127,12 @@ def written(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except SafetensorError as error:
-        found = _ERROR_NUMBER.search(str(error))
-        if found is None:
+    except (OSError, SafetensorError) as error:
+        # An error of safetensors has the number in its text.
+        in_text = _ERROR_NUMBER.search(str(error))
+        number = error.errno if isinstance(error, OSError) else int(in_text[1]) if in_text else None
+        if number not in _DISK_ERRORS:
             raise
-        _raise_for_disk(int(found[1]), path, error)
-        raise
-    except OSError as error:
-        _raise_for_disk(error.errno, path, error)
-        raise
-
-
-def _raise_for_disk(number: int | None, path: Path, error: Exception) -> None:
-    if number in _DISK_ERRORS:
         raise DiskError(f"cannot write {path}: {os.strerror(number)}; make room on this disk, or repair it") from error
 
 

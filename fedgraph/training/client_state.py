@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from fedgraph.support.errors import RunError
+from fedgraph.support.errors import RunError, if_any
 from fedgraph.support.files import file_name, is_unfinished, json_digest
 from fedgraph.training.row_file import read_clients, read_rows, write_rows
 
@@ -139,7 +139,7 @@ class ClientState:
         packings = self._packings_with(names)
         number = 1 + max((kept.save for digest in packings for kept in self._files(digest)), default=0)
         attempt = next(reversed(self._attempts), "")
-        name = f"round-{after}-save-{number}{'-' * bool(attempt)}{attempt}.safetensors"
+        name = f"round-{after}-save-{number}{if_any('-', attempt)}.safetensors"
         saved = _Kept(number, after, _digest(names), name, attempt)
         present = _entries(self._folder / saved.digest)
         _repeated(lambda: write_rows(self._path(saved), names, rows), self._folder)
@@ -183,8 +183,9 @@ class ClientState:
         """Delete files ``there`` of exactly these clients that are no longer needed, and temporary files."""
         self._drop_temporary(saved.digest, there)
         files = [*_parsed(saved.digest, there), saved]
+        counted = self._counted(files)
         for kept in files:
-            if any(later.replaces(kept, keep_from) for later in self._counted(files)):
+            if any(later.replaces(kept, keep_from) for later in counted):
                 self._path(kept).unlink(missing_ok=True)
 
     def _drop_foreign(self, digest: str, names: tuple[str, ...], keep_from: int) -> None:

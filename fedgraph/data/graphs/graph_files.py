@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedgraph.data.graphs.labelled import PARTS, Raw
+from fedgraph.data.graphs.labelled import PARTS, Raw, as_tensor
 from fedgraph.data.own import CLIENT, LOOKED_FOR
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import composed, read_arrays, write_atomically
@@ -126,7 +126,7 @@ def _is_graph(path: Path) -> bool:
 
 def _plain(data: Any) -> list[dict[str, torch.Tensor]]:
     every = [each.to_dict() for each in (data if isinstance(data, list | tuple) else [data])]
-    return [{key: _tensor(value) for key, value in each.items() if _is_numeric(key, value)} for each in every]
+    return [{key: as_tensor(value) for key, value in each.items() if _is_numeric(key, value)} for each in every]
 
 
 def _is_numeric(key: str, value: Any) -> bool:
@@ -134,10 +134,6 @@ def _is_numeric(key: str, value: Any) -> bool:
     if isinstance(value, torch.Tensor) or key not in PARTS:
         return isinstance(value, torch.Tensor)
     return isinstance(value, bool | int | float | np.generic | np.ndarray) and np.asarray(value).dtype.kind in "biuf"
-
-
-def _tensor(value: Any) -> torch.Tensor:
-    return value.detach().cpu() if isinstance(value, torch.Tensor) else torch.as_tensor(np.asarray(value))
 
 
 def _load_single(file: Path) -> list[Raw]:

@@ -223,12 +223,17 @@ def _mask(raw: Raw, name: str, count: int, where: str) -> Tensor:
     return mask.bool()
 
 
+def as_tensor(value: Any) -> Tensor:
+    """Return a part of a graph, such as a number, array or tensor, as a tensor in main memory."""
+    return value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+
+
 def _tensor(raw: Raw, name: str, where: str) -> Tensor | None:
     value = raw.get(name)
     if value is None:
         return None
     try:
-        found = value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+        found = as_tensor(value)
         found = found.long() if found.dtype in _UNSIGNED else found
         return found if found.layout == torch.strided else found.to_dense()
     except (TypeError, ValueError, RuntimeError) as error:
