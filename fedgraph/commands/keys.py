@@ -15,6 +15,7 @@ from pydantic_core import PydanticUndefined
 from fedgraph.data import DataSet, settings_by_set
 from fedgraph.defence import DefenceTable
 from fedgraph.experiment import (
+    AgreementTable,
     EvaluationTable,
     ExperimentTable,
     FairnessTable,
@@ -47,6 +48,7 @@ def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
         "fairness": ("[fairness]", FairnessTable),
         "defence": ("[defence]", DefenceTable),
         "output": ("[output]", OutputTable),
+        "agreement": ("[agreement]", AgreementTable),
     }
     tables |= {name: (f'[data] set = "{name}"', kind) for name, kind in settings_by_set().items()}
     tables |= {"model": ("[model]", ModelTable), "variants": ("[[model.variants]]", VariantTable)}

@@ -17,11 +17,12 @@ from fedgraph.experiment.experiment import (
 from fedgraph.experiment.method_tables import NODE_MINIMA, constructor_arguments
 from fedgraph.experiment.methods import Method, built_in, built_ins, resolve, run_by_experiments
 from fedgraph.experiment.overrides import Overrides, apply_overrides, overrides_by_key, toml_value
-from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
+from fedgraph.experiment.tables import AgreementTable, EvaluationTable, ExperimentTable, FairnessTable, OutputTable
 from fedgraph.experiment.yardsticks import yardsticks
 
 __all__ = [
     "NODE_MINIMA",
+    "AgreementTable",
     "EvaluationTable",
     "Experiment",
     "ExperimentTable",

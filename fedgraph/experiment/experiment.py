@@ -20,7 +20,13 @@ from fedgraph.defence import DefenceTable
 from fedgraph.experiment.method_tables import resolved_table
 from fedgraph.experiment.methods import Method, built_in, built_ins, resolve
 from fedgraph.experiment.overrides import Overrides, apply_overrides, overrides_by_key
-from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
+from fedgraph.experiment.tables import (
+    AgreementTable,
+    EvaluationTable,
+    ExperimentTable,
+    FairnessTable,
+    OutputTable,
+)
 from fedgraph.federation import ClientsTable, RollCall
 from fedgraph.graph import GraphTable
 from fedgraph.models import ModelChoice
@@ -81,6 +87,8 @@ class Experiment:
         Expected clients; by default all that nodes host.
     defence : DefenceTable
         Defence against harmful replies; by default only a warning.
+    agreement : AgreementTable
+        What a site leaves open, and its limits.
     """
 
     experiment: ExperimentTable
@@ -95,6 +103,7 @@ class Experiment:
     fairness: FairnessTable | None = None
     clients: ClientsTable = field(default_factory=ClientsTable)
     defence: DefenceTable = field(default_factory=DefenceTable)
+    agreement: AgreementTable = field(default_factory=AgreementTable)
 
     @property
     def method_table(self) -> dict[str, Any]:
@@ -183,7 +192,10 @@ def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
     Tables of methods are checked later, when the method runs. Raises ExperimentError for an unknown table or key (with
     the known ones), a missing or an unusable value.
     """
-    fixed = ("experiment", "data", "model", "train", "graph", "evaluation", "fairness", "clients", "defence", "output")
+    fixed = (
+        "experiment", "data", "model", "train", "graph", "evaluation", "fairness", "clients", "defence", "output",
+        "agreement",
+    )  # fmt: skip
     head = parse(ExperimentTable, _table(tables, "experiment"), "[experiment]")
     method = resolve(head.method, head.strategy, head.client)
     for name in tables:
@@ -222,6 +234,7 @@ def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
         fairness=_fairness(_table(tables, "fairness"), evaluation) if "fairness" in tables else None,
         clients=parse(ClientsTable, _table(tables, "clients"), "[clients]"),
         defence=parse(DefenceTable, _table(tables, "defence"), "[defence]"),
+        agreement=parse(AgreementTable, _table(tables, "agreement"), "[agreement]"),
     )
 
 

@@ -38,6 +38,24 @@ class ExperimentTable(Settings):
     timeout: float = Field(default=3600.0, gt=0)
 
 
+class AgreementTable(Settings):
+    """``[agreement]``: what a site leaves open, and its own limits; read from the site's copy alone.
+
+    Attributes
+    ----------
+    open : keys that may differ from those of the site's copy, such as ``"train.learning-rate"``, ``"experiment.seed"``
+           or ``"experiment.rounds <= 200"``; by default only the name of the run.
+    least_rows : fewest rows about which anything leaves, in each set of rows: training, each split, each sum.
+    epsilon, delta : limit on all noisy releases about the same rows, over all runs; by default that of the noise of the
+           experiment.
+    """
+
+    open: tuple[str, ...] = ()
+    least_rows: PositiveInt = 10
+    epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+
+
 class EvaluationTable(Settings):
     """``[evaluation]``: metrics, their schedule, and early stopping.
 
