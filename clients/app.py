@@ -16,14 +16,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedgraph.clients.engine.assignment import Assignment
-from fedgraph.clients.engine.limits import (
-    check_allowed,
-    check_data_allowed,
-    check_limits,
-    check_noise,
-    check_statistics,
-    count_message,
-)
+from fedgraph.clients.engine.disclosure import check_covered
 from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS
 from fedgraph.messages import (
@@ -93,8 +86,6 @@ def answered(message: Message, context: Context, answer: Callable[[Node], Record
     try:
         _find_plugins(context)
         check_content(message.content)
-        check_limits(node)
-        count_message(node)
         content = answer(node)
         _add_proof(message, content, node)
         report_status(f"{', '.join(node.done) or _kind(message)} ({time.perf_counter() - began:.1f} s)")
@@ -146,15 +137,23 @@ def _add_proof(message: Message, content: RecordDict, node: Node) -> None:
             answer[PROOF_KEY] = node.prove(str(requested[CHALLENGE_KEY]), number, list(answer["clients"]))
 
 
-def _head(message: Message) -> tuple[str, str]:
-    """Return the client class that a message names, and its part of the experiment as JSON."""
+def _agreed(message: Message, node: Node) -> tuple[str, str]:
+    """Return the client class that a message names, and its part of the experiment as JSON.
+
+    Where the node has an agreement, the message gets the part of the experiment that is agreed. Raises ExperimentError
+    for a message that is not.
+    """
     with unpacking_request():
         config: Any = message.content.config_records["config"]
-        return str(config[CLIENT_KEY]), str(config[EXPERIMENT_KEY])
+        path, experiment = str(config[CLIENT_KEY]), str(config[EXPERIMENT_KEY])
+    if (agreement := node.agreement) is not None:
+        experiment = config[EXPERIMENT_KEY] = agreement.agreed(path, experiment)
+        agreement.check_message(message.content)
+    return path, experiment
 
 
 def _client_class(path: str, assignment: Assignment) -> Any:
-    """Import a client class by the dotted path from the server. Raises ExperimentError for anything else."""
+    """Import a client class by its dotted path. Raises ExperimentError for anything else."""
     found = load_object(path, "[experiment] client")
     if not (isinstance(found, type) and callable(getattr(found, "handle", None))):
         raise ExperimentError(f"[experiment] client = '{path}' is not a client class: it has no classmethod `handle`")
@@ -163,23 +162,18 @@ def _client_class(path: str, assignment: Assignment) -> Any:
 
 
 def _work(message: Message, node: Node) -> RecordDict:
-    path, experiment = _head(message)
-    check_data_allowed(node, experiment)
+    path, experiment = _agreed(message, node)
     assignment = Assignment.of(experiment)
-    check_allowed(node, path, assignment)
     threads = min(assignment.train.threads, _MOST_THREADS)
     client_class = _client_class(path, assignment)
-    check_noise(node, client_class, assignment)
     with pinned_threads(threads):
         content: RecordDict = client_class.handle(message, node)
     return content
 
 
 def _identity(message: Message, node: Node) -> Identity:
-    path, experiment = _head(message)
-    check_data_allowed(node, experiment)
+    path, experiment = _agreed(message, node)
     assignment = Assignment.of(experiment)
-    check_allowed(node, path, assignment)
     clients = tuple(sorted(node.hosted(assignment)))
     node.done.append(f"answered the roll call as {in_short(', '.join(clients), 200) or 'no client'}")
     divided = node.partition()
@@ -187,12 +181,11 @@ def _identity(message: Message, node: Node) -> Identity:
         nothing = torch.zeros(0, dtype=torch.int64)
         return Identity((), None, "", dict.fromkeys(SPLITS, nothing), None, divided)
     client_class = _client_class(path, assignment)
-    check_noise(node, client_class, assignment)
     cohort = node.opening_cohort(experiment, clients, client_class)
     data = cohort.data
     assignment.horizons_of(data.task)
     label_counts = bool(message.content.config_records["config"].get("label-counts"))
-    check_statistics(client_class, assignment, label_counts, data.moments is not None)
+    check_covered(client_class, assignment, label_counts, data.moments is not None)
     return Identity(
         clients=clients,
         task=data.task,

@@ -18,7 +18,7 @@ from typing_extensions import TypeVar
 from fedgraph.algorithms.f3_settings import EmbeddingSettings
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
-from fedgraph.data import DataSource
+from fedgraph.data import SPLITS, DataSource
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, Preparation, owner_source
 from fedgraph.experiment import Experiment
 from fedgraph.fusion.owner_models import Embedded, LocalModelSettings, LocalStage, ModelStore
@@ -26,7 +26,7 @@ from fedgraph.messages import EmbedReply, EmbedRequest
 from fedgraph.models import ModelChoice
 from fedgraph.privacy import Released
 from fedgraph.privacy.noise import NoiseSettings, release
-from fedgraph.support.errors import counted
+from fedgraph.support.errors import ReplyError, counted
 from fedgraph.support.settings import Configured
 
 SAMPLE_FACTS = (
@@ -75,13 +75,18 @@ class OwnersClient(Configured[SomeOwners]):
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:
         """Answer a message; called by the ClientApp."""
-        return cls(node, EmbedRequest.unpack(message.content)).reply().pack()
+        request = EmbedRequest.unpack(message.content)
+        served, what = cls(node, request), "embeddings" if request.embeddings else "samples"
+        node.record(request.run, what, served.owners, message.content)
+        return served.reply().pack()
 
     def reply(self) -> EmbedReply:
         """Return the owners' parts of the requested samples."""
         if not self.owners:
             return EmbedReply.empty(self.node.partition())
+        self._check_splits()
         data = self.source.load_owners(self.owners, self._kept_preparations())
+        self._check_rows(data)
         requested = torch.isin(data.split, torch.tensor([SAMPLE_SPLITS.index(name) for name in self.request.splits]))
         requested &= data.present.any(0) & data.shared
         embedded = self.embed(data) if self.request.embeddings else _nothing(data)
@@ -103,6 +108,22 @@ class OwnersClient(Configured[SomeOwners]):
             predictions=embedded.predictions[:, requested],
             fingerprints=embedded.fingerprints,
         )
+
+    def _check_splits(self) -> None:
+        """Raise ReplyError for splits that the method does not use."""
+        samples = self.assignment.method.get("samples")
+        others = set(self.request.splits) - (set(SPLITS) if samples is None else {samples})
+        if others:
+            raise ReplyError(f"the request asks for {', '.join(sorted(others))} samples, which the method does not use")
+
+    def _check_rows(self, data: OwnerData) -> None:
+        """Raise ExperimentError for fewer samples than the site's agreement requires; new ones are told one by one."""
+        if self.node.agreement is None:
+            return
+        for row, owner in enumerate(data.owners):
+            counts = torch.bincount(data.split[data.present[row]].long(), minlength=len(SAMPLE_SPLITS)).tolist()
+            by_split = dict(zip(SAMPLE_SPLITS, counts, strict=True))
+            self.node.agreement.check_rows(owner, {f"{split} samples": by_split[split] for split in SPLITS})
 
     @property
     def _store(self) -> ModelStore:

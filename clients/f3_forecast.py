@@ -145,7 +145,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
     def _encoders(self) -> Tensor:
         """Each client's encoder, ``[clients, parameters]``: received, or its own after its best round."""
         cohort = self.cohort
-        if "encoders" in self.request.stacked:
+        if self.assignment.method.get("encoders") is not None:
             return self.request.stacked["encoders"]
         return self._trained(cohort)
 
@@ -243,7 +243,6 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
 
     def _new(self, path: str) -> CohortData:
         """Read a file of new readings, on the scales of the run."""
-        self.node.check_paths(path)
         kept = Preprocessing.by_client(_preprocessing_of(self.node, self.request.run))
         clients = self.request.clients
         lost = [name for name in clients if name not in kept]

@@ -13,7 +13,6 @@ from fedgraph.algorithms.fedngm_app_words import errors_in_app_words
 from fedgraph.algorithms.fedngm_messages import PhaseRequest
 from fedgraph.clients.app import Mod, answered
 from fedgraph.clients.engine.assignment import Assignment
-from fedgraph.clients.engine.limits import check_noise
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.fedngm import FedNGMClient
 from fedgraph.clients.mods import node_client_name
@@ -90,6 +89,11 @@ class TableNode(Node):
     client: str = ""
     load: Callable[[], Any] = dict
 
+    @property
+    def agreement(self) -> None:
+        """None: the app is the site's own."""
+        return None
+
     @classmethod
     def from_frame(cls, node: Node, context: Context, load: Callable[[Context], Any], consent: str) -> TableNode:
         """Build the node of a context, with the app's consent unless the node config sets it."""
@@ -115,7 +119,6 @@ class TableNode(Node):
             seed, method, table = int(tables["seed"]), dict(tables["method"]), dict(tables["table"])
         settings = parse(ClientTableSettings, table, "the table of the request")
         assignment = Assignment(seed, settings, {}, TrainSettings(), method, None)
-        check_noise(self, FedNGMClient, assignment)
         return FedNGMClient(self, request, assignment).reply().pack()
 
     def personal_model(self, content: RecordDict, shared: bool) -> RecordDict | None:

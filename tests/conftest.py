@@ -22,9 +22,6 @@ from fedgraph.runs.folder import RunFolder
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# The nodes of all tests are on this machine, and their data lies in temporary folders.
-os.environ["FEDGRAPH_ANY_FILES"] = "1"
-
 # How long an example takes says more about who else is on the machine.
 settings.register_profile("fedgraph", deadline=None)
 settings.load_profile("fedgraph")

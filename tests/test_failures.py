@@ -87,7 +87,8 @@ class Scene:
             self.start_node(name, addresses.get(name.replace("-", "_")))
 
     def start_node(self, name, superlink=None):
-        self.nodes[name] = self.federation.start_node(name, {"clients": name}, superlink)
+        config = {"clients": name, "agreement": str(self.folder.path / "experiment.toml")}
+        self.nodes[name] = self.federation.start_node(name, config, superlink)
 
     def restart_node(self, name):
         """As a supervisor would: again and again, until the server knows that the one before is dead."""

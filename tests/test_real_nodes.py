@@ -26,7 +26,7 @@ def run_on_real_nodes(tables, tmp_path, nodes):
             tables = {**tables, "clients": {"expect": sites, "public-keys": str(federation.credentials.public_keys)}}
         folder = RunFolder.create(parse_experiment(tables), tmp_path / "runs")
         for site, config in zip(sites, nodes, strict=True):
-            federation.start_node(site, config)
+            federation.start_node(site, {"agreement": str(folder.path / "experiment.toml"), **config})
         return folder, federation.run(folder)
 
 

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 import fedgraph
-from fedgraph.clients.engine.limits import check_allowed
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.runs.result_files import load_models
-from fedgraph.support.errors import FedgraphError, IdentityError
+from fedgraph.support.errors import FedgraphError
 
 CODE = """
 import copy
@@ -197,15 +196,6 @@ def test_keys_that_would_have_no_effect_are_refused(tables, run_experiment):
         run_experiment(decayed)
     with pytest.raises(FedgraphError, match=r"\[train\] momentum .*'momentum'"):
         run_experiment(own)
-
-
-def test_a_node_that_allows_only_some_code_runs_no_other_function():
-    from types import SimpleNamespace
-
-    node = SimpleNamespace(config={"allow": "fedgraph.clients.*"})
-    assignment = SimpleNamespace(model={"name": "mlp"}, train=SimpleNamespace(function="their_training:train"))
-    with pytest.raises(IdentityError, match=r"\[train\] function = 'their_training:train'"):
-        check_allowed(node, "fedgraph.clients.engine.base:CohortClient", assignment)
 
 
 def test_a_function_of_this_process_and_a_run_that_goes_on(tables, data_dir, tmp_path):

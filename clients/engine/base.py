@@ -139,11 +139,14 @@ class CohortClient(Configured[S]):
         node``.
     divides : bool
         Whether data are divided into training, validation and test.
+    trainings_per_round : int or None
+        Most requests for training of a client in a round that a site with an agreement answers; None for any number.
     terms : frozenset of str
         Numbers from stock strategies (:data:`fedgraph.messages.apps.STOCK_TERMS`) that the class uses in training.
     """
 
     divides: ClassVar[bool] = True
+    trainings_per_round: ClassVar[int | None] = 1
     terms: ClassVar[frozenset[str]] = frozenset()
     sends: ClassVar[tuple[str, ...]] = ("the parameters of each client's model after each training",)
     keeps: ClassVar[tuple[str, ...]] = ("labels", "the scales of the data", "moments of the optimiser")
@@ -194,6 +197,9 @@ class CohortClient(Configured[S]):
                 return lacking_reply()
             if len(served.frozen) != served.layers.fixed.num_parameters:
                 raise ReplyError("the frozen layers of the request do not match the model of this node")
+        if request.train and cls.trainings_per_round is not None:
+            what = f"training in round {request.round}"
+            node.record(request.run, what, request.clients, message.content, cls.trainings_per_round)
         node.keep_preprocessing(request.run, request.experiment, request.clients)
         return served.with_states(served.reply()).pack()
 

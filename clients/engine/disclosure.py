@@ -1,12 +1,15 @@
-"""Descriptions of the data that leave a node in a run, and of those that stay, by client class."""
+"""What leaves a node in a run, and what stays, by client class; and what a method with noise must not let out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
 from fedgraph.data.series import shares_scales
 from fedgraph.experiment import Experiment
+from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
 
 _ALWAYS = (
@@ -53,3 +56,26 @@ def _requested(experiment: Experiment) -> list[str]:
     if experiment.evaluation.compare_peers:
         sent.append("the predicted class of each test example by each model, and the true class (compare-peers)")
     return sent
+
+
+def check_covered(client_class: Any, assignment: Assignment, label_counts: bool, moments: bool) -> None:
+    """Check that no statistics of clients' data leave beside a method's noise, which is to cover all that they release.
+
+    Raises ExperimentError for numbers of labels and moments of readings in the answer to the opening query, and for
+    metrics that tell which classes a client has.
+    """
+    name = getattr(client_class, "noise", "")
+    if not name or assignment.method.get(name) is None:
+        return
+    without_noise = {
+        'the numbers of their labels, for [graph] source = "labels": use another source': label_counts,
+        "means and deviations of their readings, for common scales: let every client have its own ([data] scaling = "
+        '"client", cold-scale = "own")': moments,
+        "accuracies on classes that a client lacks, which tell what it has: set [evaluation] unseen-classes = "
+        "false": assignment.unseen_classes,
+    }
+    for what, leaves in without_noise.items():
+        if leaves:
+            raise ExperimentError(
+                f"the table `{name}` of the method is to cover all that clients release, and does not cover {what}"
+            )

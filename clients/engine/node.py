@@ -9,14 +9,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flwr.app import Context
+from flwr.app import Context, RecordDict
 
+from fedgraph.clients.engine.agreement import Agreement, agreement_of
 from fedgraph.clients.engine.assignment import Assignment
-from fedgraph.data import CLIENT, DataSource, OwnData, Preprocessing, open_source, parse_data
+from fedgraph.data import CLIENT, DataSource, OwnData, Preprocessing, SplitName, open_source, parse_data
 from fedgraph.data.series import shares_scales
 from fedgraph.federation import configured_clients, hosted_clients, listed, prove
 from fedgraph.models import ModelChoice
@@ -36,7 +37,6 @@ _PATH = re.compile(r"(^|[\s'\"(=:,\[])(?:/|~/|[A-Za-z]:\\)[^\s'\"),:;\]]+")
 _SUFFIX = r"\.(?:png|jpe?g|npz|csv|gz|parquet|h5|hdf5)\b"
 _CONFIG = "FEDGRAPH_NODE_CONFIG"
 """Node config of all nodes of a simulation, as JSON."""
-_ANY_FILES = "FEDGRAPH_ANY_FILES"
 
 _PREPARED_KEPT = 4
 
@@ -91,6 +91,14 @@ class Node:
             path = (data_dir / Path(str(config["data"])).expanduser()).absolute()
             own = OwnData(path, configured_clients(config), str(config.get("site", "")))
         return cls(config, data_dir, state_dir, model_dir, own)
+
+    @cached_property
+    def agreement(self) -> Agreement | None:
+        """What this node answers (node config ``agreement``); None for everything, as in a simulation.
+
+        Raises IdentityError for a deployed node that has agreed to nothing, and ExperimentError for an unusable file.
+        """
+        return agreement_of(self.config)
 
     @property
     def released_dir(self) -> Path:
@@ -207,44 +215,34 @@ class Node:
     def source(self, assignment: Assignment) -> DataSource:
         """Open the data set of the experiment from this node's data folder, or its own data.
 
-        Raises IdentityError when the node config has both ``partition-id``, for a common data set, and own ``data``;
-        and for files outside the data folder without ``any-files`` in the node config.
+        Raises IdentityError when the node config has both ``partition-id``, for a common data set, and own ``data``.
         """
         if self.own is not None and "clients" not in self.config and "partition-id" in self.config:
             raise IdentityError(
                 "node config 'partition-id' is for a common data set, but 'data' is the node's own: name its clients "
                 "by 'clients' instead of 'partition-id' and 'num-partitions'"
             )
-        named = assignment.data.model_dump(mode="json")
-        # The node's own data replaces the experiment's, except for a shared test set.
-        self.check_paths(named if self.own is None else named.get("test_path"))
         return _source(assignment.data.model_dump_json(), self.data_dir, self.own)
 
-    def check_paths(self, value: Any) -> None:
-        """Check the files in a request. Raises IdentityError for a path outside the data folder, unless allowed."""
-        if not (self.config.get("any-files") or os.environ.get(_ANY_FILES)):
-            self._check_within(value)
-
-    def _check_within(self, value: Any) -> None:
-        """Raise IdentityError for a path in the settings of a data set outside the data folder."""
-        if isinstance(value, dict):
-            value = list(value.values())
-        if isinstance(value, list):
-            for inner in value:
-                self._check_within(inner)
-        elif isinstance(value, str) and (value.startswith(("/", "~")) or ".." in Path(value).parts):
-            folder = os.path.abspath(self.data_dir)
-            place = os.path.abspath(self.data_dir / Path(value).expanduser())
-            if os.path.commonpath([folder, place]) != folder:
-                raise IdentityError(
-                    f"[data] names the file '{value}', which is not in the data folder of this node: put it there, "
-                    "give the node its own data (node config 'data'), or allow experiments to name any file of this "
-                    "machine (node config 'any-files', or FEDGRAPH_ANY_FILES=1 in its environment)"
-                )
-
     def cohort(self, experiment: str, clients: tuple[str, ...]) -> Cohort:
-        """Return the cohort of these clients, cached per process."""
-        return _cohort(_without_forecasts(experiment), clients, self.data_dir, self.own)
+        """Return the cohort of these clients, cached per process.
+
+        Raises ExperimentError for fewer rows than the site's agreement requires.
+        """
+        return self._with_enough_rows(_cohort(_without_forecasts(experiment), clients, self.data_dir, self.own))
+
+    def _with_enough_rows(self, cohort: Cohort) -> Cohort:
+        agreement, data = self.agreement, cohort.data
+        if agreement is not None:
+            splits: set[SplitName] = {"train", *agreement.splits}
+            of = {split: data.splits[split].num_examples.tolist() for split in splits}
+            counts = data.label_counts.tolist() if agreement.label_counts and data.label_counts is not None else None
+            for row, name in enumerate(data.names):
+                rows = {f"{split} rows": numbers[row] for split, numbers in of.items()}
+                if counts is not None:
+                    rows |= {f"rows of class {number}": count for number, count in enumerate(counts[row])}
+                agreement.check_rows(name, rows)
+        return cohort
 
     def opening_cohort(self, experiment: str, clients: tuple[str, ...], client_class: type) -> Cohort:
         """Return the cohort that the opening query describes, for a run with ``client_class``.
@@ -258,7 +256,7 @@ class Node:
             assignment = replace(assignment, data=whole)
         elif not shares_scales(assignment.data):
             return self.cohort(experiment, clients)
-        return _loaded(assignment, self.source(assignment), clients)
+        return self._with_enough_rows(_loaded(assignment, self.source(assignment), clients))
 
     def prepared(self, key: Hashable, build: Callable[[], Prepared]) -> Prepared:
         """Return the result of ``build``, cached per ``key`` and node in this process."""
@@ -280,6 +278,11 @@ class Node:
             _of_run[run][place] = build()
         found: Prepared = _of_run[run][place]
         return found
+
+    def record(self, run: str, what: str, clients: Sequence[str], content: RecordDict, most: int = 1) -> None:
+        """Record that a request is answered, where the node has an agreement; see :meth:`Agreement.record`."""
+        if self.agreement is not None:
+            self.agreement.record(self.state_dir / file_name(run), what, clients, content, most)
 
     def keep_preprocessing(self, run: str, experiment: str, clients: tuple[str, ...]) -> None:
         """Store the preprocessing of the clients' data once per run, for predictions after the run."""

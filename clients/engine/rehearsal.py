@@ -11,8 +11,7 @@ from flwr.app import Context, RecordDict
 
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.base import CohortClient
-from fedgraph.clients.engine.disclosure import Disclosure, disclosure
-from fedgraph.clients.engine.limits import check_allowed, check_limits, check_noise, check_statistics
+from fedgraph.clients.engine.disclosure import Disclosure, check_covered, disclosure
 from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, OwnerSource
@@ -64,10 +63,8 @@ def rehearse(
     method : settings of the method, resolved by the strategy.
     """
     node = Node.of(Context(0, 0, dict(node_config), RecordDict(), {}))
-    check_limits(node)
     part = experiment.client_part(method)
     assignment = Assignment.of(part)
-    check_allowed(node, client, assignment)
     clients = tuple(sorted(node.hosted(assignment)))
     if not clients and node.aggregator is None:
         named = configured_clients(node_config)
@@ -76,7 +73,6 @@ def rehearse(
         raise IdentityError(f"{subject} hosts none of the expected clients{expected}")
     client_class = load_object(client, "[experiment] client")
     assignment.check_terms(client_class)
-    check_noise(node, client_class, assignment)
     source = node.source(assignment)
     if (check := getattr(client_class, "check_source", None)) is not None:
         check(source)
@@ -90,7 +86,7 @@ def rehearse(
     else:
         cohort = node.opening_cohort(part, clients, client_class)
         # Numbers of labels are not asked for where the method does not use the graph, which is for the server to know.
-        check_statistics(client_class, assignment, label_counts=False, moments=cohort.data.moments is not None)
+        check_covered(client_class, assignment, label_counts=False, moments=cohort.data.moments is not None)
         lines = _describe_cohort(cohort, assignment)
     left = [name for name in configured_clients(node_config) if name not in clients] if assignment.expect else []
     unexpected = f"{', '.join(left)}: not expected by the run, which expects " if left else ""

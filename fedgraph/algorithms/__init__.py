@@ -26,7 +26,7 @@ A Flower strategy or the engine runs them; by hand:
 from fedgraph.algorithms.algorithm import Algorithm
 from fedgraph.algorithms.exchange import Answers, Ask, Clients, Evaluation, Round, RunFacts, State
 from fedgraph.algorithms.global_model import GlobalModel
-from fedgraph.algorithms.method import Method
+from fedgraph.algorithms.method import STOCK_CLIENT, Method
 from fedgraph.algorithms.model_rows import (
     ModelRows,
     Models,
@@ -41,6 +41,7 @@ from fedgraph.algorithms.model_rows import (
 from fedgraph.algorithms.state_types import check_state
 
 __all__ = [
+    "STOCK_CLIENT",
     "Algorithm",
     "Answers",
     "Ask",

@@ -6,6 +6,9 @@ from typing import ClassVar
 
 from fedgraph.support.settings import Configured, S
 
+STOCK_CLIENT = "fedgraph.clients.engine.stock:StockClient"
+"""Client class of the strategies of Flower."""
+
 
 class Method(Configured[S]):
     """Base class of :class:`fedgraph.algorithms.Algorithm` and :class:`fedgraph.algorithms.phases.PhasedAlgorithm`.

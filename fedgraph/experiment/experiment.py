@@ -110,6 +110,15 @@ class Experiment:
         """The table of the method; empty by default."""
         return self.method_tables.get(self.method.name, {})
 
+    @property
+    def method_settings(self) -> Settings:
+        """The table of the method with its defaults; empty for a strategy of Flower, whose keys stay at the server.
+
+        Raises ExperimentError when it is invalid.
+        """
+        kind = getattr(self.method.strategy_class, "settings_type", None)
+        return Settings() if kind is None else parse(kind, self.method_table, f"[{self.method.name}]")
+
     def roll_call(self) -> RollCall:
         """Return the clients that a run waits for. Raises ExperimentError when public keys cannot be read."""
         return RollCall.of(self.clients, self.experiment.min_clients, self.experiment.wait)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from fedgraph.algorithms import STOCK_CLIENT
 from fedgraph.support.errors import ExperimentError, similar
-from fedgraph.support.plugins import load_object
+from fedgraph.support.plugins import dotted_path, load_object
 
 PACKAGES = ("fedgraph.algorithms", "fedgraph.strategies")
 """Built-in methods are the classes in their modules that have a ``name``, a title, needs and a paper."""
@@ -40,6 +41,11 @@ class Method:
         Raises ExperimentError when it cannot be found, or extends a strategy for custom Flower apps.
         """
         return run_by_experiments(load_object(self.strategy, "[experiment] strategy"))
+
+    @property
+    def client_class(self) -> str:
+        """Dotted path of the client class; empty if neither experiment nor strategy has one."""
+        return self.client or dotted_path(getattr(self.strategy_class, "default_client", STOCK_CLIENT))
 
     @property
     def terms(self) -> str:

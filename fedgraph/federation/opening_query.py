@@ -11,7 +11,7 @@ from typing import TypeVar
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedgraph.federation.agreement import contradictions
+from fedgraph.federation.contradictions import contradictions
 from fedgraph.federation.exchange import split_replies
 from fedgraph.federation.federation import Federation
 from fedgraph.federation.identity import challenge, check_proof
@@ -126,7 +126,7 @@ def ask_all_nodes(
         Seconds in which a node must answer; never less than ``roll_call.wait``.
     tolerate : bool, default False
         Continue without nodes whose answer is missing or unusable, or contradicts those of most other nodes
-        (:func:`fedgraph.federation.agreement.contradictions`), if at least ``min_clients`` clients remain. Where
+        (:func:`fedgraph.federation.contradictions.contradictions`), if at least ``min_clients`` clients remain. Where
         clients are expected by name, an unusable answer does not end the run at once: the node is asked again every ten
         seconds while other clients are waited for.
     on_wait : callable, optional

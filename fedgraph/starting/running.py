@@ -272,7 +272,7 @@ def _run_all(
 def _look_at_all(folders: Sequence[RunFolder], nodes: int, data_dir: str | Path | None) -> None:
     """Raise the error that would end one of several runs before any starts, and remove their folders."""
     place = str(Path(data_dir).resolve()) if data_dir else os.environ.get("FEDGRAPH_DATA", "")
-    node = {"full-errors": "1", "any-files": "1", **({"data-dir": place} if place else {})}
+    node = {"full-errors": "1", **({"data-dir": place} if place else {})}
     try:
         look_at(folders, node_configs(folders[0].node_config, nodes, node), {"data-dir": place})
     except FedgraphError:
@@ -391,8 +391,8 @@ def _run_or_go_on(
         "set": shlex.quote(f"output.resume={folder.path}"),
         "data-dir": str(data_dir.resolve()) if data_dir else os.environ.get("FEDGRAPH_DATA", ""),
     }
-    # All nodes are on this machine: errors and files need not be hidden.
-    places = {"FEDGRAPH_STATE": str(folder.path / "nodes"), FULL_ERRORS: "1", "FEDGRAPH_ANY_FILES": "1"}
+    # All nodes are on this machine: errors need not be hidden.
+    places = {"FEDGRAPH_STATE": str(folder.path / "nodes"), FULL_ERRORS: "1"}
     if model_dir is not None:
         places["FEDGRAPH_MODELS"] = str(model_dir.resolve())
     if run_config["data-dir"]:
@@ -435,7 +435,6 @@ def _run_in_process(
         "FEDGRAPH_MODELS": "model-dir",
         "FEDGRAPH_DATA": "data-dir",
         FULL_ERRORS: "full-errors",
-        "FEDGRAPH_ANY_FILES": "any-files",
     }
     configs = node_configs(node_options, nodes, {keys[name]: value for name, value in places.items()})
     forget_data()

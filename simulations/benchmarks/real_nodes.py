@@ -108,12 +108,13 @@ class FederationOnThisMachine:
         return self.superlink
 
     def start_node(self, site: str, node_config: Mapping[str, Any], superlink: str | None = None) -> Running:
-        """Start the SuperNode of a site.
+        """Start the SuperNode of a site, which answers every run unless its node config has an ``agreement``.
 
         ``superlink`` is the address at which it finds the SuperLink, by default the SuperLink's own.
         """
         key = self.credentials.private_key(site)
-        config = {"state-dir": str(self.folder / "state" / site), "private-key": str(key), **node_config}
+        own = {"agreement": "any", "state-dir": str(self.folder / "state" / site), "private-key": str(key)}
+        config = {**own, **node_config}
         command = supernode_command(
             superlink or self.address, free_port(), config, self.credentials.authority, key, False
         )

@@ -95,7 +95,7 @@ def run_here(experiment: Experiment, nodes: int, *listeners: Callback) -> None:
     """A run on the in-process grid, as ServerApp and ClientApp serve it; its run folder is thrown away."""
     logging.getLogger("flwr").setLevel(logging.WARNING)
     with _run_folder(experiment) as (folder, run_config):
-        node_config = {"data_dir": run_config["data-dir"], "state_dir": str(folder.path / "nodes"), "any_files": True}
+        node_config = {"data_dir": run_config["data-dir"], "state_dir": str(folder.path / "nodes")}
         grid = LocalGrid.of_partitions(client_app, nodes, run_config, **node_config)
         serve(grid, run_config, listeners)
 

@@ -16,11 +16,9 @@ from fedgraph.models import ModelChoice
 from fedgraph.runs import RunPlan
 from fedgraph.strategies.engine.nodes import Nodes
 from fedgraph.strategies.engine.phases import PhasesPlan, PhasesRun
-from fedgraph.strategies.engine.stock import STOCK_CLIENT, StockAlgorithm
+from fedgraph.strategies.engine.stock import StockAlgorithm
 from fedgraph.strategies.engine.stock_settings import build_stock
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.plugins import dotted_path
-from fedgraph.support.settings import Settings, parse
 
 
 class ChosenMethod:
@@ -54,20 +52,17 @@ class ChosenMethod:
         _check_defence(experiment, strategy_class)
         self._where = f"[{method.name}]"
         self._table = experiment.method_table
+        self.client, self.settings = method.client_class, experiment.method_settings
         if is_ours(strategy_class):
-            self.client = method.client or dotted_path(strategy_class.default_client)
             if not self.client:
                 raise ExperimentError(
                     f"[experiment] strategy '{method.strategy}' has no client class: set its default_client, or "
                     "[experiment] "
                     'client = "package.module:Class"'
                 )
-            self.settings: Settings = parse(self.strategy_class.settings_type, self._table, self._where)
             if has_phases(strategy_class):
                 _check_without_rounds(experiment)
         else:
-            self.client = experiment.experiment.client or STOCK_CLIENT
-            self.settings = Settings()
             build_stock(self.strategy_class, self._table, self._where, clients=1)
 
     @property

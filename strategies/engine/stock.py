@@ -39,8 +39,6 @@ log = logging.getLogger("fedgraph")
 Some = TypeVar("Some")
 Configure = Callable[[int, ArrayRecord, ConfigRecord, Grid], Iterable[Message]]
 
-STOCK_CLIENT = "fedgraph.clients.engine.stock:StockClient"
-
 _SERVER_OPTIMISERS = (FedAdagrad, FedAdam, FedAvgM, FedYogi)
 _OF_MEANS = {strategy.aggregate_train for strategy in (FedAvg, *_SERVER_OPTIMISERS)}
 """Strategies that need only the weighted mean, for which a node may send the mean of its clients' models."""

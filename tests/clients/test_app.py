@@ -14,7 +14,7 @@ from flwr.clientapp.mod import LocalDpMod, arrays_size_mod, message_size_mod
 
 from fedgraph.clients.app import app, client_app
 from fedgraph.clients.engine.assignment import Assignment
-from fedgraph.clients.engine.limits import check_statistics
+from fedgraph.clients.engine.disclosure import check_covered
 from fedgraph.clients.ipa import IPAClient
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.in_process import LocalGrid
@@ -31,7 +31,6 @@ from fedgraph.messages import (
     read_proof,
 )
 from fedgraph.support.errors import ExperimentError, FedgraphError, IdentityError
-from fedgraph.support.plugins import load_object
 from fedgraph.support.status import STATUS_FILE, StatusFile
 
 COHORT_CLIENT = "fedgraph.clients.engine.base:CohortClient"
@@ -193,79 +192,6 @@ def test_a_partition_that_is_no_number_is_named(part):
     assert "partition-id" in read_error(identify(part, {"partition-id": "one", "num-partitions": 3}))
 
 
-@pytest.mark.parametrize(
-    ("allow", "message"),
-    [
-        ("fedgraph.clients.*", None),
-        ("fedgraph.clients.fedavg:*, fedgraph.clients.engine.base:CohortClient", None),
-        (
-            "fedgraph.clients.sfl:SFLClient",
-            "does not run [experiment] client = 'fedgraph.clients.engine.base:CohortClient'",
-        ),
-    ],
-)
-def test_a_node_runs_what_it_allows(part, allow, message, monkeypatch):
-    imported = []
-    monkeypatch.setattr(
-        "fedgraph.clients.app.load_object", lambda path, key: imported.append(path) or load_object(path, key)
-    )
-    found = identify(part, {"clients": "client-0", "allow": allow})
-    assert (message or "") in (read_error(found) or "")
-    assert (read_error(found) is None) == (message is None)
-    assert (not imported) == (message is not None), "what is refused is not imported either"
-
-
-def test_a_node_allows_models_too(part):
-    told = json.dumps({**json.loads(part), "model": {"name": "os:system"}})
-    found = identify(told, {"clients": "client-0", "allow": "fedgraph.clients.*"})
-    assert "does not run [model] name = 'os:system'" in read_error(found)
-
-
-def test_a_node_answers_so_many_messages_and_no_more(part, tmp_path):
-    config = {"state-dir": str(tmp_path / "state"), "most-messages": 2}
-    assert read_error(identify(part, {"clients": "client-0", **config})) is None
-    assert read_error(work(part, **config)) is None
-    for _ in range(2):
-        assert "has answered 2 messages, the limit of its node config" in read_error(work(part, **config))
-    assert read_error(work(part, **{**config, "most-messages": 3})) is None
-    (tmp_path / "state" / "answered").unlink()
-    assert read_error(work(part, **config)) is None
-    assert "most-messages must be a number" in read_error(work(part, **{**config, "most-messages": "many"}))
-
-
-@pytest.mark.parametrize(
-    ("client", "method", "message"),
-    [
-        (COHORT_CLIENT, {}, "requires noise on everything its clients release .*: its method has none"),
-        ("fedgraph.clients.ipa:IPAClient", {}, "set the table `privacy` of its method"),
-        (
-            "fedgraph.clients.ipa:IPAClient",
-            {"privacy": {"clip-norm": 1.0, "noise-multiplier": 0.5}},
-            "but the run has 0.5",
-        ),
-        (
-            "fedgraph.clients.ipa:IPAClient",
-            {"privacy": {"clip-norm": 1.0, "noise-multiplier": 2.0, "releases": 16}},
-            "a noise multiplier of at least 1 over all releases .*, but the run has 0.5",
-        ),
-        (
-            "fedgraph.clients.ipa:IPAClient",
-            {"privacy": {"clip-norm": 1.0, "noise-multiplier": 2.0, "releases": 4}},
-            None,
-        ),
-        ("fedgraph.clients.ipa:IPAClient", {"privacy": {"clip-norm": -1.0, "noise-multiplier": 2.0}}, "clip"),
-    ],
-)
-def test_a_node_wants_noise_on_what_its_clients_release(part, client, method, message):
-    told = json.dumps({**json.loads(part), "method": method})
-    said = read_error(work(told, client, **{"least-noise": 1, **FULL}))
-    assert (said is None) if message is None else re.search(message, said)
-    config = ConfigRecord({CLIENT_KEY: client, EXPERIMENT_KEY: told, "label-counts": False})
-    grid = LocalGrid(app, [{"clients": "client-0", "least-noise": 1, **FULL}])
-    (reply,) = grid.send_and_receive([Message(RecordDict({"config": config}), 1000, "query.identify")])
-    assert (read_error(reply) is None) == (message is None)
-
-
 def test_statistics_of_data_do_not_leave_beside_noise_that_covers_all(part):
     noisy = json.dumps({**json.loads(part), "method": {"privacy": {"clip-norm": 1.0, "epsilon": 1.0}}})
     told = identify(noisy, {"clients": "client-0", **FULL}, label_counts=True, client=IPA_CLIENT)
@@ -273,31 +199,25 @@ def test_statistics_of_data_do_not_leave_beside_noise_that_covers_all(part):
     assert read_error(identify(noisy, {"clients": "client-0"}, client=IPA_CLIENT)) is None
     plain = json.dumps({**json.loads(part), "method": {}})
     assert read_error(identify(plain, {"clients": "client-0"}, label_counts=True, client=IPA_CLIENT)) is None
-    check_statistics(IPAClient, Assignment.of(plain), True, True)
+    check_covered(IPAClient, Assignment.of(plain), True, True)
     with pytest.raises(ExperimentError, match="means and deviations of their readings, for common scales"):
-        check_statistics(IPAClient, Assignment.of(noisy), False, True)
+        check_covered(IPAClient, Assignment.of(noisy), False, True)
     with pytest.raises(ExperimentError, match="set .evaluation. unseen-classes = false"):
-        check_statistics(IPAClient, replace(Assignment.of(noisy), unseen_classes=True), False, False)
+        check_covered(IPAClient, replace(Assignment.of(noisy), unseen_classes=True), False, False)
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"least_noise": 1}, "requires noise on everything its clients release"),
-        ({"alow": "nothing:Here"}, "'alow', which limits nothing; did you mean 'allow'"),
-        ({"consent-epsilonn": 1}, "did you mean 'consent-epsilon'"),
-        ({"most-message": 1}, "did you mean 'most-messages'"),
-        ({"most-messages": -1}, "most-messages must be a number of at least 0"),
+        ({"least_noise": 1}, "'least-noise' has no effect"),
+        ({"agrement": "any"}, "'agrement', which limits nothing; did you mean 'agreement'"),
         ({"own-key": 1}, None),
     ],
 )
-def test_a_misspelt_limit_of_a_node_is_an_error(part, config, message):
-    said = read_error(work(part, COHORT_CLIENT, **config, **FULL))
-    assert (said is None) if message is None else message in said
-    grid = LocalGrid(app, [{"clients": "client-0", **config, **FULL}])
-    asked = ConfigRecord({CLIENT_KEY: COHORT_CLIENT, EXPERIMENT_KEY: part, "label-counts": False})
-    (reply,) = grid.send_and_receive([Message(RecordDict({"config": asked}), 1000, "query.identify")])
-    assert (read_error(reply) is None) == (message is None)
+def test_a_limit_of_a_node_that_would_not_hold_is_an_error(part, config, message):
+    for found in (work(part, **config, **FULL), identify(part, {"clients": "client-0", **config, **FULL})):
+        assert (message or "") in (read_error(found) or "")
+        assert (read_error(found) is None) == (message is None)
 
 
 OWN_ANSWERS = ("sfl", "ipa", "adam", "f3", "f3-forecast", "f3-forecast-inference", "cnfgnn", "simple-forecast")

@@ -12,7 +12,7 @@ from fedgraph.fusion.owner_models import stage
 from fedgraph.messages import read_error
 from fedgraph.messages.embeddings import EmbedReply, EmbedRequest
 from fedgraph.privacy.noise.gaussian import clipped
-from fedgraph.support.errors import DataError, ExperimentError, IdentityError
+from fedgraph.support.errors import DataError, ExperimentError, IdentityError, ReplyError
 
 NAMES = ("patch-0-0", "patch-0-1")
 
@@ -68,7 +68,9 @@ def test_the_answer_is_of_the_samples_asked_for(ask):
 def test_new_samples_come_without_labels_and_only_when_asked_for(ask):
     data = {"new-share": 0.3}
     assert 3 not in ask(data=data).split.tolist()
-    new = ask(data=data, splits=("new",))
+    with pytest.raises(ReplyError, match="asks for new samples, which the method does not use"):
+        ask(data=data, splits=("new",))
+    new = ask({"samples": "new"}, data=data, splits=("new",))
     assert 400 < len(new.keys) < 680
     assert new.split.unique().tolist() == [3]
     assert new.labels.unique().tolist() == [-1]

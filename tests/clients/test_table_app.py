@@ -53,11 +53,6 @@ def test_errors_say_what_is_wrong_and_no_values(ask):
     assert "secret" not in told
 
 
-def test_a_node_that_wants_noise_on_everything_tells_nothing(ask):
-    refused = read_error(ask(request(), client="mercy", **{"least-noise": 1}))
-    assert "requires noise on everything its clients release" in refused
-
-
 def test_personal_models_stay_unless_they_are_shared(ask):
     content = ask_for_personal_models("run")
     assert "does not share its personal model" in read_error(ask(content, client="mercy"))

@@ -29,8 +29,7 @@ def by_method(names):
 def recorded(tmp_path_factory):
     """``recorded(name)``: an experiment and the replies of its clients, recorded once."""
     known = {}
-    with pytest.MonkeyPatch.context() as patch, workplace() as folder:
-        patch.setenv("FEDGRAPH_ANY_FILES", "1")
+    with workplace() as folder:
 
         def of(name):
             if name not in known:
@@ -75,10 +74,8 @@ def test_replies_that_once_did(recorded, name):
 
 def answers(method, cases):
     requests = recorded_requests(method)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("FEDGRAPH_ANY_FILES", raising=False)
-        grid = node_of(method)
-        found = {(case.reply, case.mutation, case.seed): try_request(grid, requests, case).failed for case in cases}
+    grid = node_of(method)
+    found = {(case.reply, case.mutation, case.seed): try_request(grid, requests, case).failed for case in cases}
     return {case: failed for case, failed in found.items() if failed}
 
 

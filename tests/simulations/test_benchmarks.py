@@ -404,8 +404,7 @@ def test_everybody_in_the_random_graph_has_as_many_neighbours(clients, neighbour
 
 
 @pytest.mark.slow
-def test_scale(tmp_path, monkeypatch):
-    monkeypatch.delenv("FEDGRAPH_ANY_FILES")  # as on a user's machine
+def test_scale(tmp_path):
     file = tmp_path / "raw.json"
     output = invoke("scale", "--clients", 20, "--clients", 40, "--rounds", 2, "--repeats", 1, "--json", file)
     results = json.loads(file.read_text())["results"]

@@ -206,7 +206,7 @@ def _start(folder: RunFolder, nodes: int, change: str, changed: ChangedNodes) ->
     data = {"data-dir": os.environ["FEDGRAPH_DATA"]} if os.environ.get("FEDGRAPH_DATA") else {}
     resume = shlex.quote(f"output.resume={folder.path}")
     run_config = {"experiment": str(folder.path / "experiment.toml"), "set": resume, **data}
-    common = {"num-partitions": nodes, "state-dir": str(folder.path / "nodes"), "full-errors": True, "any-files": True}
+    common = {"num-partitions": nodes, "state-dir": str(folder.path / "nodes"), "full-errors": True}
     configs = [{"partition-id": number, **common, **data} for number in range(nodes)]
     # Whatever is drawn from global generators is to differ from run to run.
     torch.seed()

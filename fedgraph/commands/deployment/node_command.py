@@ -45,7 +45,6 @@ def node(
         list[str] | None, typer.Option(help="fedngm: statistics that the server may receive: ranges, sums.")
     ] = None,
     config: Annotated[list[str] | None, typer.Option(help="Another key of the node config: key=value.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the experiment.")] = None,
     port: Annotated[int, typer.Option(min=1, max=MOST_PORT, help="Port of the SuperNode on this machine.")] = 9094,
     retry: Annotated[float, typer.Option(help="Seconds to retry when the server refuses the node.")] = 90,
     log: Annotated[
@@ -53,13 +52,15 @@ def node(
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Also show Flower's output.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only check, do not start.")] = False,
+    agreed: Annotated[bool, typer.Option("--agree", help="Accept what differs from the former agreement.")] = False,
 ) -> None:
-    """Check this site's data for an experiment, then start a node.
+    """Check this site's data for an experiment, then start a node that answers this experiment alone.
 
-    Shows how the data are read and what leaves the machine, then starts Flower's SuperNode, and shows its progress,
-    warnings and errors. The rest of Flower's output goes to a log file.
+    Shows how the data are read, what leaves the machine and what is agreed to, then starts Flower's SuperNode, and
+    shows its progress, warnings and errors. The rest of Flower's output goes to a log file.
     """
-    from fedgraph.experiment import load_experiment, plugin_folders
+    from fedgraph.commands.deployment.agreeing import agree, show_changes
+    from fedgraph.experiment import find_experiment, load_experiment, plugin_folders
     from fedgraph.federation import read_private_key
     from fedgraph.federation.grids import flower_environment
     from fedgraph.support.plugins import add_plugin_paths
@@ -83,7 +84,12 @@ def node(
         host_and_port(superlink)
         trusting(root_certificates)
         add_plugin_paths(plugin_folders(experiment))
-        hosted = _rehearse(load_experiment(experiment, set_ or []), node_config, console)
+        # The node answers what is in the site's own file.
+        node_config["agreement"] = str(find_experiment(experiment))
+        agreement, state = load_experiment(experiment), state_folder(node_config)
+        hosted = _rehearse(agreement, node_config, console)
+        if check:
+            show_changes(agreement, hosted, state, console)
         if check and root_certificates is None and not insecure:
             console.print(
                 "Checked, not started. To start it, give --root-certificates, the certificate of the server's "
@@ -95,6 +101,7 @@ def node(
         if check:
             console.print("Checked, not started.")
             return
+        agree(agreement, hosted, state, agreed, console)
         check_port_free("127.0.0.1", port, "the node")
         route = check_superlink(superlink, None if insecure else root_certificates)
         if route.proxy:
@@ -216,6 +223,7 @@ def pairs(option: str, entries: Sequence[str]) -> dict[str, str]:
 def _rehearse(experiment: Experiment, node_config: Mapping[str, Any], console: Console) -> tuple[str, ...]:
     """Show the result of a rehearsal, and return the names of the node's clients."""
     from fedgraph.clients.engine.rehearsal import rehearse
+    from fedgraph.commands.deployment.agreeing import agreement_lines
     from fedgraph.strategies.engine.chosen import ChosenMethod
 
     chosen = ChosenMethod(experiment)
@@ -232,6 +240,7 @@ def _rehearse(experiment: Experiment, node_config: Mapping[str, Any], console: C
         ("The data, read as the run will read it", rehearsal.data),
         ("What leaves this machine", rehearsal.disclosure.leaves),
         ("What stays", rehearsal.disclosure.stays),
+        ("What this node will answer, and nothing else", agreement_lines(experiment)),
     ):
         console.print(title, style="bold")
         for line in lines:

@@ -1,12 +1,12 @@
 import pytest
 from flwr.app import ArrayRecord, Context, RecordDict
 
+from fedgraph.algorithms import STOCK_CLIENT
 from fedgraph.clients.app import app as client_app
 from fedgraph.clients.engine.disclosure import disclosure
 from fedgraph.clients.engine.node import Node
 from fedgraph.experiment import built_ins
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.strategies.engine.stock import STOCK_CLIENT
 from fedgraph.support.plugins import load_object
 
 #: Words of a disclosure, by the arrays in replies that they speak of.

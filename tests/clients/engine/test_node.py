@@ -240,32 +240,3 @@ def test_errors_do_not_tell_how_files_of_an_own_folder_are_called(text, said):
 )
 def test_a_relative_folder_is_no_other_word_of_an_error(folder, text, said):
     assert Node.of(context(data_dir=folder, state_dir="/state")).without_places(text).startswith(said)
-
-
-@pytest.mark.parametrize("path", ["/etc/passwd", "~/secrets.csv", "../outside.csv", "a/../../outside.csv"])
-def test_an_experiment_names_no_file_outside_of_the_data_folder(tmp_path, monkeypatch, path):
-    monkeypatch.delenv("FEDGRAPH_ANY_FILES", raising=False)
-    tables = {
-        "seed": 0, "data": {"set": "mixed-table", "path": path, "clients": 2}, "model": {}, "train": {}, "method": {},
-        "horizons": None,
-    }  # fmt: skip
-    assignment = Assignment.of(json.dumps(tables))
-    config = {"data-dir": str(tmp_path / "data"), "state-dir": str(tmp_path)}
-
-    def node(**more):
-        return Node.of(Context(1, 1, {**config, **more}, RecordDict(), {}))
-
-    with pytest.raises(IdentityError, match="data folder of this node.*any-files"):
-        node().source(assignment)
-    node(**{"any-files": 1}).source(assignment)
-    inside = {**tables, "data": {**tables["data"], "path": str(tmp_path / "data" / "inside.csv")}}
-    node().source(Assignment.of(json.dumps(inside)))
-    # The test set that all share is named by the experiment, whatever data the node has of its own.
-    own = {"data": "own.csv", "clients": "mercy"}
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "own.csv").touch()
-    shared = {"set": "table", "label": "y", "test": "shared", "test-path": path}
-    with pytest.raises(IdentityError, match="data folder of this node"):
-        node(**own).source(Assignment.of(json.dumps({**tables, "data": shared})))
-    node(**own).source(Assignment.of(json.dumps({**tables, "data": {**shared, "test-path": "test.csv"}})))
-    node(**own).source(Assignment.of(json.dumps(tables)))

@@ -77,7 +77,7 @@ class InProcess(Stage):
         if resumed is not None:
             tables["output"]["resume"] = str(resumed.path)
         places = {"state-dir": str(self.folder / "state"), "model-dir": str(self.folder / "models"),
-                  "data-dir": str(self.data_dir), "any-files": True}  # fmt: skip
+                  "data-dir": str(self.data_dir)}  # fmt: skip
         grid = LossyGrid([{**places, **each} for each in self.configs], [f for f in faults if f.when.message])
         failing = next((fault for fault in faults if fault.when.write), None)
         writes = Writes() if failing is not None else None

@@ -158,7 +158,6 @@ class Method:
             "state-dir": str(folder / "state"),
             "data-dir": str(folder / "no-data"),
             "full-errors": True,
-            "any-files": True,
         }
         if before is not None:
             places["state-dir"] = str(folder / "before" / "state")

@@ -171,8 +171,7 @@ def watched_files() -> Iterator[set[str]]:
 
 
 def node_of(method: Method) -> Replay:
-    """The nodes of a recorded run as they are at a site, which reads no files beside its data folder."""
-    os.environ.pop("FEDGRAPH_ANY_FILES", None)
+    """The nodes of a recorded run as they are at sites, which have agreed to its experiment."""
     for context in method.grid.contexts.values():
-        context.node_config.pop("any-files", None)
+        context.node_config["agreement"] = str(method.first.path / "experiment.toml")
     return method.grid

@@ -1,11 +1,10 @@
 import pytest
 from flwr.serverapp.strategy import Strategy
 
-from fedgraph.algorithms import Algorithm
+from fedgraph.algorithms import STOCK_CLIENT, Algorithm
 from fedgraph.algorithms.phases import PhasedAlgorithm
 from fedgraph.experiment import built_in, built_ins, resolve
 from fedgraph.strategies import F3, SFL, FedNGM
-from fedgraph.strategies.engine.stock import STOCK_CLIENT
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
 

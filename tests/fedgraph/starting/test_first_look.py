@@ -47,8 +47,7 @@ def test_methods_that_can_run_do_so_as_if_they_were_alone(tmp_path):
         assert run.summary["exchanges"] == next(iter(alone)).summary["exchanges"]
 
 
-def test_files_outside_the_data_folder_are_read_as_in_the_runs(tmp_path, monkeypatch):
-    monkeypatch.delenv("FEDGRAPH_ANY_FILES", raising=False)
+def test_files_outside_the_data_folder_are_read_as_in_the_runs(tmp_path):
     rows = "".join(f"{row % 7},{row % 5},{'yes' if row % 2 else 'no'}\n" for row in range(60))
     (tmp_path / "table.csv").write_text(f"a,b,label\n{rows}")
     tables = {**DIGITS, "data": {"set": "table", "path": str(tmp_path / "table.csv"), "label": "label", "clients": 3}}

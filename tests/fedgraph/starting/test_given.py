@@ -347,21 +347,6 @@ def test_what_is_no_data_set_is_refused(tmp_path):
         ran(tables(set="nowhere:Data"), tmp_path)
 
 
-def test_a_node_that_allows_only_some_code_makes_no_other_data_set():
-    from types import SimpleNamespace
-
-    from fedgraph.clients.engine.limits import check_data_allowed
-    from fedgraph.support.errors import IdentityError
-
-    experiment = json.dumps({"data": {"set": "nowhere.to_be:Found"}})
-    node = SimpleNamespace(config={"allow": "fedgraph.clients.*"})
-    with pytest.raises(IdentityError, match=r"\[data\] set = 'nowhere.to_be:Found'"):
-        check_data_allowed(node, experiment)
-    check_data_allowed(SimpleNamespace(config={"allow": "nowhere.*"}), experiment)
-    check_data_allowed(SimpleNamespace(config={}), experiment)
-    check_data_allowed(node, json.dumps({"data": {"set": "series"}}))
-
-
 def test_a_data_frame_of_edges_is_the_client_graph(digits_tables, tmp_path):
     names = [f"client-{number}" for number in range(digits_tables["data"]["clients"])]
     edges = pd.DataFrame({"from": names[:-1], "to": names[1:], "weight": 1.0})

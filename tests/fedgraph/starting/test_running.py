@@ -130,7 +130,6 @@ def test_nodes_on_flower_are_told_where_data_and_models_lie(folder, tmp_path, mo
         "FEDGRAPH_STATE": str(folder.path / "nodes"),
         "FEDGRAPH_DATA": str(data) if asked else "/another",
         "FEDGRAPH_FULL_ERRORS": "1",
-        "FEDGRAPH_ANY_FILES": "1",
         "FEDGRAPH_STATUS_FILE": str(folder.path / "logs" / "nodes.jsonl"),
     }
     assert places == expected | ({"FEDGRAPH_MODELS": str(models)} if asked else {})

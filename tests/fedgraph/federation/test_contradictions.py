@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from fedgraph.federation.agreement import contradictions
+from fedgraph.federation.contradictions import contradictions
 
 
 def node(*clients, alike="digits", partition=None):

@@ -1,0 +1,337 @@
+"""The agreement of a site: the experiment file that it has, which decides what its node answers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from flwr.app import RecordDict
+
+from fedgraph.algorithms.phases import PhasedAlgorithm
+from fedgraph.data import SplitName
+from fedgraph.data.series import shares_scales
+from fedgraph.experiment import AgreementTable, Experiment, load_experiment
+from fedgraph.messages import KEEP_KEY, ROUND_KEY, unpacking_request
+from fedgraph.messages.frozen_layers import RECORD as FROZEN
+from fedgraph.support.errors import ExperimentError, IdentityError, RunError, similar
+from fedgraph.support.files import load_json, locked, write_atomically
+from fedgraph.support.untrusted import in_short, read_json
+
+ANY = "any"
+"""Node config ``agreement`` of a node that answers every run."""
+
+_ANSWERS_FOR_A_SUPERNODE = "flwr.supernode.runtime.run_clientapp"
+"""Module of the processes in which Flower runs the ClientApp of a deployed node, and of those alone."""
+
+_TABLES = {
+    "seed": "experiment.seed",
+    "expect": "clients.expect",
+    "terms": "experiment.method",
+    "horizons": "evaluation.horizons",
+    "missing-as": "evaluation.missing-as",
+    "unseen-classes": "evaluation.unseen-classes",
+    "forecasts": "evaluation.forecasts",
+}
+"""Keys of the experiment, by those of the nodes' part of it; tables keep their names, and the method's has its own."""
+
+_OWN_PLACES = ("data.path", "data.test-path", "data.graph")
+"""Keys of files on the node itself, for which its own values stand."""
+
+_MESSAGE_KEYS = ("experiment.rounds", "evaluation.splits", "evaluation.compare-peers", "graph.source")
+"""Keys that are not in the nodes' part, but decide which messages nodes answer."""
+
+_LIMITS = ("agreement", "aggregator-fingerprints")
+_REPLACED = ("allow", "any-files", "least-noise", "most-messages")
+"""Keys of a node config that an agreement has replaced."""
+
+_OPEN = re.compile(r"([\w.-]+)(?:\s*(<=|>=)\s*(\S+))?")
+_LONGEST_VALUE = 120
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What a node answers.
+
+    Attributes
+    ----------
+    client : dotted path of the client class.
+    part : the nodes' part of the experiment.
+    method : name of the method's table.
+    rounds : the last round; infinity for a method of phases, which has none.
+    splits : splits on which models are evaluated.
+    compares_peers : whether predictions of test examples may leave the node.
+    label_counts : whether numbers of labels may leave the node.
+    table : ``[agreement]``, the site's own limits.
+    bounds : what is open, by key: an interval for a number, or None for any value.
+    """
+
+    client: str
+    part: Mapping[str, Any]
+    method: str
+    rounds: float
+    splits: tuple[SplitName, ...]
+    compares_peers: bool
+    label_counts: bool
+    table: AgreementTable
+    bounds: Mapping[str, tuple[float, float] | None]
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Agreement:
+        """Return the agreement on an experiment.
+
+        Raises ExperimentError for entries of ``[agreement] open`` that are no key of it.
+        """
+        settings = experiment.method_settings.as_table(nulls=True)
+        part = json.loads(experiment.client_part(settings))
+        head, evaluation, name = experiment.experiment, experiment.evaluation, experiment.method.name
+        tables = {_TABLES.get(key, name if key == "method" else key): value for key, value in part.items()}
+        known = [*_MESSAGE_KEYS, *_TABLES.values(), *(key for key, _ in _items(tables))]
+        bounds = dict(_bound(entry, known) for entry in experiment.agreement.open)
+        if shares_scales(experiment.data):
+            bounds["data.scales"] = None  # computed from all clients in the run
+        return cls(
+            client=experiment.method.client_class,
+            part=part,
+            method=name,
+            rounds=head.rounds if _has_rounds(experiment.method.strategy_class) else math.inf,
+            splits=tuple(evaluation.splits),
+            compares_peers=evaluation.compare_peers,
+            label_counts=experiment.graph.source == "labels",
+            table=experiment.agreement,
+            bounds=bounds,
+        )
+
+    def agreed(self, client: str, experiment: str) -> str:
+        """Return the nodes' part of the experiment to work by: the agreed one, with what the request may change.
+
+        Raises ExperimentError that names the keys in which a request differs, what was agreed and what was asked.
+
+        Parameters
+        ----------
+        client : dotted path of the client class of the request.
+        experiment : nodes' part of the experiment of the request, as JSON.
+        """
+        asked = read_json(experiment, "the experiment of the request")
+        if not isinstance(asked, dict):
+            raise ExperimentError("the experiment of the request is malformed: it is not a table")
+        differences = [] if client == self.client else [("experiment.client", self.client, client)]
+        # Not in all rounds.
+        agreed = {name: value for name, value in self.part.items() if name != "forecasts" or name in asked}
+        merged = {}
+        for name in sorted({*agreed, *asked}):
+            key = self._key(name)
+            merged[name] = self._merged(key, agreed.get(name), asked.get(name), differences)
+        if differences:
+            raise ExperimentError(_refusal(differences))
+        return json.dumps({name: value for name, value in merged.items() if name in asked}, sort_keys=True)
+
+    def check_message(self, content: RecordDict) -> None:
+        """Raise ExperimentError for predictions, splits, counts or rounds that the experiment does not ask for."""
+        config: Mapping[str, Any] = content.config_records.get("config", {})
+        with unpacking_request():
+            number, more = int(config.get(ROUND_KEY, 0)), sorted({*config.get("evaluate", ())} - {*self.splits})
+        asked: dict[str, tuple[bool, Any, Any]] = {
+            "graph.source": (bool(config.get("label-counts")) and not self.label_counts, None, "labels"),
+            "evaluation.compare-peers": (bool(config.get("predict")) and not self.compares_peers, False, True),
+            "evaluation.splits": (bool(more), list(self.splits), more),
+            "experiment.rounds": (number > self.rounds, self.rounds, number),
+        }
+        differences = [
+            (key, agreed, wanted)
+            for key, (exceeds, agreed, wanted) in asked.items()
+            if exceeds and not self._is_open(key, wanted)
+        ]
+        if differences:
+            raise ExperimentError(_refusal(differences))
+
+    def check_rows(self, client: str, rows: Mapping[str, int]) -> None:
+        """Raise ExperimentError for a set of rows smaller than ``least-rows``; empty ones tell of nobody.
+
+        ``rows`` : numbers of rows about which something leaves, by what they are: ``training rows``.
+        """
+        least = self.table.least_rows
+        for what, number in rows.items():
+            if 0 < number < least:
+                raise ExperimentError(
+                    f"client '{client}' has {number} {what}, and its site answers about {least} at least "
+                    "([agreement] least-rows): lower it there, or ask for less"
+                )
+
+    def _key(self, name: str) -> str:
+        return _TABLES.get(name, self.method if name == "method" else name)
+
+    def _merged(self, key: str, agreed: Any, asked: Any, differences: list[tuple[str, Any, Any]]) -> Any:
+        """Return the value to work by; add a difference that is not open to ``differences``."""
+        if key in _OWN_PLACES or key == f"{self.method}.data":
+            return agreed
+        if isinstance(agreed, dict) and isinstance(asked, dict):
+            return {
+                name: self._merged(f"{key}.{name}", agreed.get(name), asked.get(name), differences)
+                for name in sorted({*agreed, *asked})
+            }
+        if json.dumps(agreed, sort_keys=True) == json.dumps(asked, sort_keys=True):
+            return agreed
+        if self._is_open(key, asked):
+            return asked
+        differences.append((key, agreed, asked))
+        return agreed
+
+    def _is_open(self, key: str, asked: Any) -> bool:
+        parts = key.split(".")
+        for entry in (".".join(parts[: end + 1]) for end in range(len(parts))):
+            if entry in self.bounds:
+                bound = self.bounds[entry]
+                return bound is None or (type(asked) in (int, float) and bound[0] <= asked <= bound[1])
+        return False
+
+    def record(self, folder: Path, what: str, clients: Sequence[str], content: RecordDict, most: int = 1) -> None:
+        """Record that a request is answered, before it is; one that is repeated as it was counts once.
+
+        Raises ExperimentError for one more than ``most`` different requests for the same clients.
+
+        Parameters
+        ----------
+        folder : folder of the run's state on the node.
+        what : name of the request, such as ``training in round 3``.
+        clients : the clients that it is about.
+        content : the request.
+        """
+        digest, path = _digest(content), folder / "answered.json"
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(path.with_suffix(".lock")):
+            try:
+                answered: dict[str, dict[str, list[str]]] = load_json(path) if path.exists() else {}
+            except (OSError, ValueError) as error:
+                raise RunError(f"{path} cannot be read ({error}): without it this run has no more answers") from None
+            before = answered.setdefault(what, {})
+            wanted = set(clients)
+            if digest not in before and sum(bool(wanted.intersection(names)) for names in before.values()) >= most:
+                times = "once" if most == 1 else f"{most} times"
+                raise ExperimentError(f"this site answers a request for {what} {times} in a run")
+            before[digest] = sorted({*before.get(digest, ()), *clients})
+            write_atomically(path, json.dumps(answered).encode())
+
+
+def agreement_of(config: Mapping[str, Any]) -> Agreement | None:
+    """Return the agreement that a node config names; None where there is nothing to agree, as in a simulation.
+
+    Raises IdentityError for a deployed node without one and for limits that would not hold, and ExperimentError for a
+    file that is no experiment.
+    """
+    for key in config:
+        if key in _REPLACED:
+            raise IdentityError(
+                f"node config '{key}' has no effect: its agreement, an experiment file, says what this node answers, "
+                "with limits in the table [agreement]"
+            )
+        if key not in _LIMITS and (meant := similar([key], _LIMITS)):
+            raise IdentityError(f"node config has the key '{key}', which limits nothing{meant}")
+    named = str(config.get("agreement", ""))
+    if not named:
+        if _ANSWERS_FOR_A_SUPERNODE in sys.modules:
+            raise IdentityError(
+                "this node has agreed to no experiment: start it with `fedgraph node EXPERIMENT.toml`, or set its node "
+                f'config key agreement, to the path of one or to "{ANY}" to answer every run'
+            )
+        return None
+    if named == ANY:
+        return None
+    try:
+        changed = os.stat(named).st_mtime_ns
+    except OSError as error:
+        raise IdentityError(f"node config 'agreement': cannot read {named}: {error.strerror}") from None
+    return _read(named, changed)
+
+
+def keys_of(experiment: Experiment) -> dict[str, Any]:
+    """Return all values of an experiment by dotted key, with those of ``[agreement]``."""
+    tables = {**experiment.as_dict(), "agreement": experiment.agreement.as_table()}
+    return json.loads(json.dumps(dict(_items(tables))))
+
+
+def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the keys in which two experiments differ, as ``key: before, now after``."""
+    keys = sorted({*before, *now})
+    return [
+        f"{key}: {_text(before.get(key))}, now {_text(now.get(key))}" for key in keys if before.get(key) != now.get(key)
+    ]
+
+
+def _has_rounds(strategy_class: Any) -> bool:
+    return not (isinstance(strategy_class, type) and issubclass(strategy_class, PhasedAlgorithm))
+
+
+@lru_cache(maxsize=4)
+def _read(path: str, changed: int) -> Agreement:
+    return Agreement.of(load_experiment(path))
+
+
+def _bound(entry: str, known: Sequence[str]) -> tuple[str, tuple[float, float] | None]:
+    """Read an entry of ``[agreement] open``: a key, or a key and a bound on its number."""
+    parts = _OPEN.fullmatch(entry.strip())
+    if parts is None:
+        raise ExperimentError(f"[agreement] open: '{entry}' is not a key such as 'experiment.rounds <= 200'")
+    key, sign, number = parts.groups()
+    if not any(f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for name in known):
+        raise ExperimentError(f"[agreement] open: this experiment has no key '{key}'{similar([key], known)}")
+    if sign is None:
+        return key, None
+    try:
+        limit = float(number)
+    except ValueError:
+        limit = math.nan
+    if math.isnan(limit):
+        raise ExperimentError(f"[agreement] open: '{entry}' compares with '{number}', which is not a number")
+    return key, (-math.inf, limit) if sign == "<=" else (limit, math.inf)
+
+
+def _items(tables: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted keys and values of all tables."""
+    for name, value in tables.items():
+        key = f"{parent}.{name}" if parent else name
+        if isinstance(value, Mapping) and value:
+            yield from _items(value, key)
+        else:
+            yield key, value
+
+
+def _refusal(differences: Sequence[tuple[str, Any, Any]]) -> str:
+    listed = "; ".join(
+        f"{key} is {_text(agreed)}, and the run asks for {_text(asked)}"
+        for key, agreed, asked in differences[:_MOST_NAMED]
+    )
+    more = f"; and {len(differences) - _MOST_NAMED} more keys" if len(differences) > _MOST_NAMED else ""
+    return f"this site has agreed to another experiment: {listed}{more}. It may agree to this one, or leave keys open"
+
+
+def _text(value: Any) -> str:
+    return "unset" if value is None else in_short(json.dumps(value), _LONGEST_VALUE)
+
+
+_NOT_CONTENT = ("attempts", "attempts-until", KEEP_KEY)
+"""Parts of a request that only concern resumed runs."""
+
+
+def _digest(content: RecordDict) -> str:
+    """Return a digest of what a request asks for; frozen layers are in it by their fingerprint."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, record in sorted(content.config_records.items()):
+        entries = {key: value for key, value in record.items() if key not in _NOT_CONTENT}
+        digest.update(repr((name, sorted(entries.items()))).encode())
+    for name, arrays in sorted(content.array_records.items()):
+        if name == FROZEN:
+            continue
+        for key, array in sorted(arrays.items()):
+            digest.update(repr((name, key, array.dtype, array.shape)).encode())
+            digest.update(array.data)
+    return digest.hexdigest()
