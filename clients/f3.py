@@ -118,12 +118,9 @@ class OwnersClient(Configured[SomeOwners]):
 
     def _check_rows(self, data: OwnerData) -> None:
         """Raise ExperimentError for fewer samples than the site's agreement requires; new ones are told one by one."""
-        if self.node.agreement is None:
-            return
         for row, owner in enumerate(data.owners):
             counts = torch.bincount(data.split[data.present[row]].long(), minlength=len(SAMPLE_SPLITS)).tolist()
-            by_split = dict(zip(SAMPLE_SPLITS, counts, strict=True))
-            self.node.agreement.check_rows(owner, {f"{split} samples": by_split[split] for split in SPLITS})
+            self.node.check_rows(owner, dict(zip(SAMPLE_SPLITS, counts, strict=True)))
 
     @property
     def _store(self) -> ModelStore:

@@ -17,7 +17,7 @@ from flwr.app import Context, RecordDict
 
 from fedgraph.clients.engine.agreement import Agreement, agreement_of
 from fedgraph.clients.engine.assignment import Assignment
-from fedgraph.data import CLIENT, DataSource, OwnData, Preprocessing, SplitName, open_source, parse_data
+from fedgraph.data import CLIENT, SPLITS, DataSource, OwnData, Preprocessing, open_source, parse_data
 from fedgraph.data.series import shares_scales
 from fedgraph.federation import configured_clients, hosted_clients, listed, prove
 from fedgraph.models import ModelChoice
@@ -232,17 +232,27 @@ class Node:
         return self._with_enough_rows(_cohort(_without_forecasts(experiment), clients, self.data_dir, self.own))
 
     def _with_enough_rows(self, cohort: Cohort) -> Cohort:
-        agreement, data = self.agreement, cohort.data
-        if agreement is not None:
-            splits: set[SplitName] = {"train", *agreement.splits}
-            of = {split: data.splits[split].num_examples.tolist() for split in splits}
-            counts = data.label_counts.tolist() if agreement.label_counts and data.label_counts is not None else None
+        data = cohort.data
+        if self.agreement is not None:
+            of = {split: data.splits[split].num_examples.tolist() for split in SPLITS}
             for row, name in enumerate(data.names):
-                rows = {f"{split} rows": numbers[row] for split, numbers in of.items()}
-                if counts is not None:
-                    rows |= {f"rows of class {number}": count for number, count in enumerate(counts[row])}
-                agreement.check_rows(name, rows)
+                self.check_rows(name, {split: numbers[row] for split, numbers in of.items()})
+                if self.agreement.label_counts and data.label_counts is not None:
+                    counts = data.label_counts[row].tolist()
+                    self.agreement.check_rows(
+                        name, {f"rows of class {place}": each for place, each in enumerate(counts)}
+                    )
         return cohort
+
+    def check_rows(self, client: str, by_split: Mapping[str, int]) -> None:
+        """Raise ExperimentError for fewer rows of a split, about which something leaves, than the agreement requires.
+
+        New rows, of which predictions are asked for, are told one by one.
+        """
+        if self.agreement is not None:
+            told = {"train", *self.agreement.splits}
+            rows = {f"{split} rows": number for split, number in by_split.items() if split in told}
+            self.agreement.check_rows(client, rows)
 
     def opening_cohort(self, experiment: str, clients: tuple[str, ...], client_class: type) -> Cohort:
         """Return the cohort that the opening query describes, for a run with ``client_class``.

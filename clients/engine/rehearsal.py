@@ -80,9 +80,9 @@ def rehearse(
     if not clients:
         lines: Iterator[str] = iter(())
     elif isinstance(source, OwnerSource) and not stacked:
-        lines = _describe_owners(source, clients, node.existing_models(clients, source.client_names()))
+        lines = _describe_owners(source, clients, node)
     elif isinstance(source, ClientTableSource) and not stacked:
-        lines = _describe_tables(source, clients)
+        lines = _describe_tables(source, clients, node)
     else:
         cohort = node.opening_cohort(part, clients, client_class)
         # Numbers of labels are not asked for where the method does not use the graph, which is for the server to know.
@@ -126,9 +126,9 @@ def _describe_cohort(cohort: Cohort, assignment: Assignment) -> Iterator[str]:
         yield f"{name}: {counts}{held}"
 
 
-def _describe_owners(source: OwnerSource, clients: tuple[str, ...], models: Mapping[str, str]) -> Iterator[str]:
+def _describe_owners(source: OwnerSource, clients: tuple[str, ...], node: Node) -> Iterator[str]:
     """Yield the samples of each owner, the share that it lacks, and the outputs of its existing model."""
-    data = source.load_owners(clients)
+    data, models = source.load_owners(clients), node.existing_models(clients, source.client_names())
     yield f"samples from '{data.keys[0]}' to '{data.keys[-1]}'; all owners must use the same keys"
     for row, name in enumerate(data.owners):
         present = data.present[row]
@@ -137,6 +137,7 @@ def _describe_owners(source: OwnerSource, clients: tuple[str, ...], models: Mapp
         missing = 1 - float(present.float().mean())
         held: dict[str, int] = {split: count for split, count in zip(SAMPLE_SPLITS, counts, strict=True) if count}
         lacks = f"; lacks {missing:.1%} of the samples of this node" if missing else ""
+        node.check_rows(name, held)
         yield f"{name}: {_by_split(held, 'sample')} with inputs of {shape}{lacks}"
         if name in models:
             yield from (f"    {line}" for line in _describe_model(data, row, models[name]))
@@ -157,11 +158,13 @@ def _describe_model(data: OwnerData, row: int, model: str) -> Iterator[str]:
         yield f"accuracy on its training samples: {float(right.float().mean()):.0%}"
 
 
-def _describe_tables(source: ClientTableSource, clients: tuple[str, ...]) -> Iterator[str]:
+def _describe_tables(source: ClientTableSource, clients: tuple[str, ...], node: Node) -> Iterator[str]:
     """Yield the rows and features of each client, with shares of missing values."""
     settings = source.table_schema
     for name in clients:
         held = source.load_table(name)
-        yield f"{name}: {_by_split({split: len(held.rows(split)) for split in SPLITS}, 'row')}"
+        counts = {split: len(held.rows(split)) for split in SPLITS}
+        node.check_rows(name, counts)
+        yield f"{name}: {_by_split(counts, 'row')}"
         schema = infer_schema(held.table, settings, partial=True)
         yield from (f"    {line}" for line in as_text(schema, held.table, settings).splitlines())

@@ -88,7 +88,9 @@ def node(
         node_config["agreement"] = str(find_experiment(experiment))
         agreement, state = load_experiment(experiment), state_folder(node_config)
         hosted = _rehearse(agreement, node_config, console)
-        if check:
+        if not check or agreed:
+            agree(agreement, hosted, state, agreed, console)
+        else:
             show_changes(agreement, hosted, state, console)
         if check and root_certificates is None and not insecure:
             console.print(
@@ -101,7 +103,6 @@ def node(
         if check:
             console.print("Checked, not started.")
             return
-        agree(agreement, hosted, state, agreed, console)
         check_port_free("127.0.0.1", port, "the node")
         route = check_superlink(superlink, None if insecure else root_certificates)
         if route.proxy:

@@ -201,6 +201,8 @@ def test_label_counts_leave_only_for_the_graph_that_needs_them(tmp_path, patient
     assert "graph.source is" in Site(tmp_path, stays()).identify(stays(), label_counts=True)
     agreed = stays(graph={"source": "labels"})
     assert Site(tmp_path, agreed).identify(agreed, label_counts=True) is None
+    rare = stays(graph={"source": "labels"}, data={"label": "hiv", "categories": {"hiv": ["negative", "positive"]}})
+    assert "rows of class 1, and its site answers about 10" in Site(tmp_path, rare).identify(rare, label_counts=True)
 
 
 def test_a_client_trains_once_in_a_round(tmp_path, patients):

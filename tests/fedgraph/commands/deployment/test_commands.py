@@ -56,7 +56,7 @@ def test_a_node_sees_what_it_has_what_leaves_and_the_command_that_starts_it(file
     result = call(
         "node", file, "--client", "client-1", "--client", "client-2", "--check", "--superlink", "lab.example:8000",
         "--root-certificates", made.authority, "--private-key", made.private_key("client-1"), "--data-dir", tmp_path,
-        "--config", "consent-epsilon=0.5",
+        "--config", "full-errors=1",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     said = result.output
@@ -74,7 +74,8 @@ def test_a_node_sees_what_it_has_what_leaves_and_the_command_that_starts_it(file
         "clients": "client-1,client-2",
         "data-dir": str(tmp_path),
         "private-key": str(made.private_key("client-1")),
-        "consent-epsilon": 0.5,
+        "full-errors": 1,
+        "agreement": str(file),
     }
     assert "Checked, not started." in said
 
@@ -88,8 +89,6 @@ def test_a_node_sees_what_it_has_what_leaves_and_the_command_that_starts_it(file
         (["--client", "client-0"], "is to host client-0, and hosts none of the expected clients: client-3, client-1"),
         (["--client", "client-1", "--private-key", "nowhere"], "--private-key: nowhere does not exist"),
         (["--client", "client-1", "--config", "x"], "--config 'x' must be key=value"),
-        (["--client", "client-1", "--set", "evaluation.horizons=[3]"], "steps 3 are beyond"),
-        (["--client", "client-1", "--set", "data.set='mnist'"], "t10k"),
     ],
 )
 def test_a_node_that_could_not_take_part_is_told_before_it_joins(file, arguments, message):
@@ -170,6 +169,7 @@ def test_a_site_sees_what_graph_it_has(blocks_tables, tmp_path):
     ring = torch.cat([torch.stack([node, node.roll(1)]), torch.stack([node.roll(1), node])], 1)
     torch.save({"x": torch.ones(20, 3), "edge_index": ring, "y": node % 2}, tmp_path / "mine.pt")
     tables = {**blocks_tables, "data": {"set": "graphs", "classes": ["no", "yes"]}, "graph": {"source": "complete"}}
+    tables["agreement"] = {"least-rows": 1}
     place = tmp_path / "graphs.toml"
     place.write_text(tomli_w.dumps(tables))
     own = ("node", place, "--client", "mercy", "--insecure", "--check", "--data", tmp_path / "mine.pt")
@@ -194,7 +194,7 @@ def test_data_can_be_checked_before_there_is_a_server(file):
 def test_names_with_commas_and_places_with_spaces_reach_the_node(file, tmp_path, told_config):
     result = call("node", file, "--client", "client-1", "--insecure", "--check", "--state-dir", tmp_path / "a folder")
     config = told_config(command_of(result, "flower-supernode")[-1])
-    assert config == {"clients": "client-1", "state-dir": str(tmp_path / "a folder")}
+    assert config == {"clients": "client-1", "state-dir": str(tmp_path / "a folder"), "agreement": str(file)}
 
 
 def test_a_node_without_a_server_says_so(file, made):
@@ -315,3 +315,26 @@ def test_a_model_that_the_clients_have_is_opened_and_tried(tmp_path):
     refusal = checked("bare.skops")
     assert refusal.exit_code == 1
     assert "so its embedding would be the sample" in refusal.stderr
+
+
+def test_a_changed_experiment_is_shown_and_agreed_to(file, tmp_path, monkeypatch):
+    monkeypatch.setattr(node_command, "check_superlink", lambda address, authority: Route(address))
+    monkeypatch.setattr(node_command, "run_to_the_end", lambda command, environment, screen: 0)
+    arguments = ("node", file, "--client", "client-1", "--insecure", "--state-dir", tmp_path / "state")
+    first = call(*arguments, "--port", free_port())
+    assert first.exit_code == 0, first.output
+    assert "Not as agreed" not in first.output
+    answers = first.output.partition("What this node will answer, and nothing else")[2]
+    assert "at most 2 rounds" in answers
+    assert "open: nothing but the name of the run" in answers
+    text = file.read_text().replace("learning-rate = 0.1", "learning-rate = 0.2")
+    assert text != file.read_text()
+    file.write_text(text + '\n[agreement]\nopen = ["experiment.rounds <= 9"]\n')
+    checked = call(*arguments, "--check").output
+    assert 'agreement.open: [], now ["experiment.rounds <= 9"]' in checked
+    assert "train.learning-rate: 0.1, now 0.2" in checked
+    assert "accept it with --agree" in refused(*arguments, "--port", free_port())
+    assert call(*arguments, "--check", "--agree").exit_code == 0
+    again = call(*arguments, "--port", free_port())
+    assert again.exit_code == 0
+    assert "Not as agreed" not in again.output
