@@ -163,7 +163,7 @@ def _describe_tables(source: ClientTableSource, clients: tuple[str, ...], node: 
     settings = source.table_schema
     for name in clients:
         held = source.load_table(name)
-        counts = {split: len(held.rows(split)) for split in SPLITS}
+        counts: dict[str, int] = {split: len(held.rows(split)) for split in SPLITS}
         node.check_rows(name, counts)
         yield f"{name}: {_by_split(counts, 'row')}"
         schema = infer_schema(held.table, settings, partial=True)
