@@ -84,7 +84,7 @@ class OwnersClient(Configured[SomeOwners]):
         """Return the owners' parts of the requested samples."""
         if not self.owners:
             return EmbedReply.empty(self.node.partition())
-        self._check_splits()
+        self._check_request()
         data = self.source.load_owners(self.owners, self._kept_preparations())
         self._check_rows(data)
         requested = torch.isin(data.split, torch.tensor([SAMPLE_SPLITS.index(name) for name in self.request.splits]))
@@ -109,12 +109,16 @@ class OwnersClient(Configured[SomeOwners]):
             fingerprints=embedded.fingerprints,
         )
 
-    def _check_splits(self) -> None:
-        """Raise ReplyError for splits that the method does not use."""
-        samples = self.assignment.method.get("samples")
-        others = set(self.request.splits) - (set(SPLITS) if samples is None else {samples})
+    def _check_request(self) -> None:
+        """Raise ReplyError for splits that the method does not use, and for earlier models without an earlier run."""
+        method = self.assignment.method
+        others = set(self.request.splits) - ({method["samples"]} if "samples" in method else set(SPLITS))
         if others:
             raise ReplyError(f"the request asks for {', '.join(sorted(others))} samples, which the method does not use")
+        if self.request.fingerprints and "run" not in method:
+            raise ReplyError(
+                "the request asks for embeddings by models of an earlier run, and the method names none"
+            )
 
     def _check_rows(self, data: OwnerData) -> None:
         """Raise ExperimentError for fewer samples than the site's agreement requires; new ones are told one by one."""

@@ -18,7 +18,7 @@ from fedgraph.algorithms.vfl import VerticalSettings
 from fedgraph.algorithms.vfl_messages import StepReply, StepRequest
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.f3 import SENDS_EMBEDDINGS, OwnersClient
-from fedgraph.data.owners import OwnerData
+from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData
 from fedgraph.fusion.owner_models import Embedded, LocalStage, StackedOwners
 from fedgraph.messages import EmbedRequest
 from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError, counted
@@ -73,6 +73,10 @@ class VerticalClient(OwnersClient[VerticalSettings]):
         does not host, and ReplyError for a gradient that does not fit owners and samples.
         """
         data, groups, rows = self._prepared()
+        # With minibatches of one sample, and a prediction after each epoch.
+        most = self.settings.epochs * (int((data.split == SAMPLE_SPLITS.index("train")).sum()) + 1)
+        if not 0 < request.step <= most:
+            raise ReplyError(f"step {request.step} of the request is outside of 1 to {most}")
         shape = request.gradient.shape[:2]
         if request.gradient.dtype != torch.float32 or shape != (len(request.owners), len(request.update)):
             raise ReplyError("the gradient of the request needs a row for each owner and sample")

@@ -34,6 +34,9 @@ from fedgraph.training import (
 from fedgraph.training.forecasting import forecast_errors, write_forecasts
 
 _TYPES = (torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8)
+_MOST_EVALUATIONS = 5
+"""Most evaluations in a round without training: models of the last round, the best ones, their mean, forecasts."""
+
 _MOST = 1 << 22
 """Maximum number of examples to which a node pads its answers, five-minute windows of forty years."""
 
@@ -197,9 +200,9 @@ class CohortClient(Configured[S]):
                 return lacking_reply()
             if len(served.frozen) != served.layers.fixed.num_parameters:
                 raise ReplyError("the frozen layers of the request do not match the model of this node")
-        if request.train and cls.trainings_per_round is not None:
-            what = f"training in round {request.round}"
-            node.record(request.run, what, request.clients, message.content, cls.trainings_per_round)
+        what, most = ("training", cls.trainings_per_round) if request.train else ("evaluation", _MOST_EVALUATIONS)
+        if most is not None:
+            node.record(request.run, f"{what} in round {request.round}", request.clients, message.content, most)
         node.keep_preprocessing(request.run, request.experiment, request.clients)
         return served.with_states(served.reply()).pack()
 
