@@ -116,9 +116,7 @@ class OwnersClient(Configured[SomeOwners]):
         if others:
             raise ReplyError(f"the request asks for {', '.join(sorted(others))} samples, which the method does not use")
         if self.request.fingerprints and "run" not in method:
-            raise ReplyError(
-                "the request asks for embeddings by models of an earlier run, and the method names none"
-            )
+            raise ReplyError("the request asks for embeddings by models of an earlier run, and the method names none")
 
     def _check_rows(self, data: OwnerData) -> None:
         """Raise ExperimentError for fewer samples than the site's agreement requires; new ones are told one by one."""

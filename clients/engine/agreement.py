@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from flwr.app import RecordDict
@@ -29,8 +30,8 @@ from fedgraph.support.untrusted import in_short, read_json
 ANY = "any"
 """Node config ``agreement`` of a node that answers every run."""
 
-_ANSWERS_FOR_A_SUPERNODE = "flwr.supernode.runtime.run_clientapp"
-"""Module of the processes in which Flower runs the ClientApp of a deployed node, and of those alone."""
+_RUNS_DEPLOYED = "flwr.supernode.runtime.run_clientapp"
+"""Module that calls the ClientApp of a deployed node, and of no other."""
 
 _TABLES = {
     "seed": "experiment.seed",
@@ -238,7 +239,7 @@ def agreement_of(config: Mapping[str, Any]) -> Agreement | None:
             raise IdentityError(f"node config has the key '{key}', which limits nothing{meant}")
     named = str(config.get("agreement", ""))
     if not named:
-        if _ANSWERS_FOR_A_SUPERNODE in sys.modules:
+        if is_deployed():
             raise IdentityError(
                 "this node has agreed to no experiment: start it with `fedgraph node EXPERIMENT.toml`, or set its node "
                 f'config key agreement, to the path of one or to "{ANY}" to answer every run'
@@ -251,6 +252,16 @@ def agreement_of(config: Mapping[str, Any]) -> Agreement | None:
     except OSError as error:
         raise IdentityError(f"node config 'agreement': cannot read {named}: {error.strerror}") from None
     return _read(named, changed)
+
+
+def is_deployed() -> bool:
+    """Return whether this is called, through the ClientApp, for a SuperNode."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == _RUNS_DEPLOYED:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def keys_of(experiment: Experiment) -> dict[str, Any]:
