@@ -64,7 +64,7 @@ def run_to_the_end(
         Exit status.
     """
     name = command[0]
-    if name == resident.NODE and not app_code and "--trusted-entities" not in command:
+    if name == resident.NODE and not (app_code or any(word.startswith("--trusted-entities") for word in command)):
         command = [*resident.COMMAND, *command]
     while True:
         began = time.monotonic()
