@@ -184,7 +184,8 @@ def _import_all() -> None:
     """Import what answers any request: what is imported before the fork takes no time after it."""
     for package in ("fedgraph.clients", "fedgraph.data"):
         for found in walk_packages(import_module(package).__path__, f"{package}."):
-            import_module(found.name)
+            with suppress(ImportError):  # of an optional package
+                import_module(found.name)
 
 
 class _Executor:

@@ -229,3 +229,30 @@ def test_a_task_that_asks_too_early_waits():
         print(_soon(lambda request: SimpleNamespace(messages_list=answers.pop(0)), None, lambda f: f.messages_list))
         """
     assert in_a_process(text) == "namespace(messages_list=['message'])"
+
+
+def test_there_are_a_few_tasks_at_once_and_a_task_ends_no_other():
+    text = """
+        import os, signal, subprocess, sys
+        from fedgraph.commands.deployment import resident
+        executor = resident._Executor(forking=True)
+        children = [subprocess.Popen(["sleep", "60"]) for _ in range(resident._MOST_TASKS)]
+        full = []
+        for child in children:
+            full.append(executor.get_eligible_capacity({"clientapp"}) == (set(), set()))
+            executor._running.append(child.pid)
+        full.append(executor.get_eligible_capacity({"clientapp"}) == (set(), set()))
+        executor._owner += 1
+        executor.close()
+        alive = [child.poll() is None for child in children]
+        executor._owner -= 1
+        os.kill(children[0].pid, signal.SIGKILL)
+        os.waitid(os.P_PID, children[0].pid, os.WEXITED | os.WNOWAIT)
+        executor.reconcile()
+        full.append(len(executor._running) < resident._MOST_TASKS)
+        executor.close()
+        print(full, alive, [child.wait(10) for child in children[1:]])
+        """
+    most = 4
+    expected = [[False] * most + [True, True], [True] * most, [-signal.SIGTERM] * (most - 1)]
+    assert in_a_process(text) == " ".join(map(str, [expected[0], expected[1], [int(each) for each in expected[2]]]))
