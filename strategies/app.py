@@ -15,6 +15,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedgraph.experiment import Experiment, load_experiment, plugin_folders
+from fedgraph.federation import quick
 from fedgraph.runs import Callback, Run, RunFolder
 from fedgraph.runs.reports import as_text
 from fedgraph.runs.reports.page import leave_report
@@ -110,7 +111,7 @@ def execute(
             log.info("run folder %s", folder.path)
             run = execute_phases if has_phases(method.strategy_class) else execute_rounds
             with tracked(method.resolved(), folder):
-                run(grid, experiment, method, data_dir, folder, listeners)
+                run(quick(grid), experiment, method, data_dir, folder, listeners)
     except Exception as error:
         log.error("the run stopped: %s", error)
         raise

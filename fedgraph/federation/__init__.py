@@ -5,7 +5,7 @@
 ('c',)
 """
 
-from fedgraph.federation.exchange import OrderedGrid, split_replies
+from fedgraph.federation.exchange import OrderedGrid, PassingGrid, quick, split_replies
 from fedgraph.federation.federation import Federation, Present, data_of, hosts_of, nodes_of
 from fedgraph.federation.identity import (
     configured_clients,
@@ -24,6 +24,7 @@ __all__ = [
     "ClientsTable",
     "Federation",
     "OrderedGrid",
+    "PassingGrid",
     "Present",
     "RollCall",
     "SomeAnswer",
@@ -39,6 +40,7 @@ __all__ = [
     "nodes_may_come",
     "nodes_of",
     "prove",
+    "quick",
     "read_private_key",
     "read_public_keys",
     "split_replies",

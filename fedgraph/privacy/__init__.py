@@ -98,13 +98,13 @@ An aggregator is a node that needs neither clients nor data; it is best run by a
 the owners' data. Each prints its fingerprint and starts::
 
     python -m fedgraph.privacy.secret /var/lib/fedgraph east
-    flower-supernode --root-certificates ca.crt --superlink server.example:8000 \\
+    fedgraph supervise flower-supernode --root-certificates ca.crt --superlink server.example:8000 \\
         --node-config 'aggregator="east" state-dir="/var/lib/fedgraph"'
 
 and likewise ``north`` and ``west``, on separate machines. The operators of nodes with owners obtain the three
 fingerprints, by telephone rather than through the server, and pin them::
 
-    flower-supernode --root-certificates ca.crt --superlink server.example:8000 \\
+    fedgraph supervise flower-supernode --root-certificates ca.crt --superlink server.example:8000 \\
         --node-config 'clients="mercy" aggregator-fingerprints="east=0f3a...,north=...,west=..."'
 
 The experiment has ``method = "f3-secret"`` and ``[f3-secret] run = "..."``, ``aggregators = 3``, ``threshold = 2``.

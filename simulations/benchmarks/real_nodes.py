@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -107,10 +107,13 @@ class FederationOnThisMachine:
         wait_for_superlink(self.port, self.superlink.process, self.log, encrypted=True)
         return self.superlink
 
-    def start_node(self, site: str, node_config: Mapping[str, Any], superlink: str | None = None) -> Running:
+    def start_node(
+        self, site: str, node_config: Mapping[str, Any], superlink: str | None = None, app_code: bool = False
+    ) -> Running:
         """Start the SuperNode of a site, which answers every run unless its node config has an ``agreement``.
 
-        ``superlink`` is the address at which it finds the SuperLink, by default the SuperLink's own.
+        ``superlink`` is the address at which it finds the SuperLink, by default the SuperLink's own. With ``app_code``
+        messages are answered by the app that a run brings along, as is Flower's way.
         """
         key = self.credentials.private_key(site)
         own = {"agreement": "any", "state-dir": str(self.folder / "state" / site), "private-key": str(key)}
@@ -118,7 +121,7 @@ class FederationOnThisMachine:
         command = supernode_command(
             superlink or self.address, free_port(), config, self.credentials.authority, key, False
         )
-        return self._start(command, self.folder / "homes" / site)
+        return self._start(command, self.folder / "homes" / site, ["--app-code"] if app_code else [])
 
     def submit(self, run: RunFolder) -> Running:
         """Submit the experiment of a run folder, or continue it."""
@@ -141,11 +144,11 @@ class FederationOnThisMachine:
             submitted.end()
         return self.log.read_text(errors="replace")
 
-    def _start(self, command: list[str], home: Path) -> Running:
+    def _start(self, command: list[str], home: Path, options: Sequence[str] = ()) -> Running:
         environment = flower_environment(home, **self._environment)
         # A supervised SuperLink would end, as its own programs refuse an expired certificate at once.
         if command[0] != "flwr" and self._days > 0:
-            command = ["fedgraph", "supervise", *command]
+            command = ["fedgraph", "supervise", *options, *command]
         running = Running(start([program(command[0]), *command[1:]], environment, self.log, cwd=self.folder))
         self._stack.callback(running.end)
         return running

@@ -8,16 +8,15 @@ import random
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from flwr.app import Message, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import Message
 
-from fedgraph.federation import Federation, OrderedGrid
+from fedgraph.federation import Federation, OrderedGrid, PassingGrid
 from fedgraph.support.errors import RunError, quoted
 
 
-class ClientGrid(Grid):
+class ClientGrid(PassingGrid):
     """The grid for a stock strategy: every client is a node, numbered from 1 in the order of names.
 
     Parameters
@@ -32,7 +31,8 @@ class ClientGrid(Grid):
     """
 
     def __init__(self, grid: OrderedGrid, federation: Federation, timeout: float, whose: str) -> None:
-        self._grid, self._federation, self._whose = grid, federation, whose
+        super().__init__(grid)
+        self._federation, self._whose = federation, whose
         self._timeout, self._deadline = timeout, time.monotonic() + timeout
         self.gone, self._just_looked = self._look(), True
 
@@ -57,21 +57,6 @@ class ClientGrid(Grid):
                 "fewer, set min-available-nodes, min-train-nodes or min-evaluate-nodes in its table"
             )
         return [position + 1 for position in range(len(self._federation.names)) if position not in gone]
-
-    @property
-    def run(self) -> Any:
-        """Flower's description of the run."""
-        return self._grid.run
-
-    def set_run(self, run: Any) -> None:
-        """Forward Flower's description of the run to the wrapped grid."""
-        self._grid.set_run(run)
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        """Build a message."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Raise RunError: a strategy returns its messages."""

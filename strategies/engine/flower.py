@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor
 
 from fedgraph.algorithms import Algorithm, Ask, Round
+from fedgraph.federation import quick
 from fedgraph.graph import ClientGraph
 from fedgraph.messages import from_record
 from fedgraph.messages.apps import APP_RECORD, TERMS_KEY, read_client
@@ -248,7 +249,7 @@ class FlowerStrategy(FedAvg):
         self._timeout, self._offset, self._started = timeout, done, True
         try:
             result = super().start(
-                grid, arrays, max(num_rounds - done, 0), timeout, train_config, evaluate_config,
+                quick(grid), arrays, max(num_rounds - done, 0), timeout, train_config, evaluate_config,
                 None if evaluate_fn is None else evaluated,
             )  # fmt: skip
         finally:

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedgraph.algorithms.phases import PhasedAlgorithm
+from fedgraph.federation import quick
 from fedgraph.support.errors import RunError
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -51,7 +52,7 @@ class PhasedStrategy(Strategy):
             left out, with an error in the log that names them.
         train_config : sent along, where clients answer by handlers of their own.
         """
-        return self.run(grid, timeout, train_config)
+        return self.run(quick(grid), timeout, train_config)
 
     @abstractmethod
     def run(self, grid: Grid, timeout: float, train_config: ConfigRecord | None) -> Result:

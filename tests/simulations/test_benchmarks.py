@@ -55,16 +55,19 @@ def test_deployment_says_how_long_an_exchange_takes_and_where_that_goes(monkeypa
     def measured(name, nodes, folder):
         assert (name, nodes) == ("sfl", 3)
         local = {"rounds": 2, "exchanges": 4, "seconds": 2.0, "weights_sha256": "a"}
-        return {"local": local, "real": {**local, "seconds": 40.0}}
+        return {
+            "local": local,
+            "real": {**local, "seconds": 4.0, "round": 0.75},
+            "own way": {**local, "seconds": 40.0, "round": 9.0},
+        }
 
     monkeypatch.setattr(deployment, "_measure", measured)
     monkeypatch.setattr(deployment, "_start_seconds", lambda: 2.0)
-    monkeypatch.setattr(deployment.os, "cpu_count", lambda: 2)
     output = invoke("deployment", "sfl", "--json", str(tmp_path / "raw.json"))
     row = next(line for line in output.splitlines() if "sfl" in line)
     cells = [cell.strip() for cell in row.split("│")[1:-1]]
-    # 10 s an exchange: half a second of computing, three processes on two cores, and the rest.
-    assert cells == ["sfl", "2", "4", "40.0", "10.0", "0.500", "3.00", "6.50", "yes"]
+    # 1 s an exchange: half a second of computing, and the rest.
+    assert cells == ["sfl", "2", "4", "4.00", "0.750", "1.00", "0.500", "0.500", "40.0", "9.00", "10.0", "yes"]
     assert json.loads((tmp_path / "raw.json").read_text())["results"]["start"] == 2.0
 
 

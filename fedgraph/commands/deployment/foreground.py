@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fedgraph.commands.deployment import resident
 from fedgraph.commands.deployment.screen import Screen
 from fedgraph.support.terminal import messages_for_people
 
@@ -23,7 +24,7 @@ _GRACE_SECONDS = 15.0
 _LOOK_SECONDS = 1.0
 _SOON_SECONDS = 30.0
 _EXECUTOR = "flower-superexec"
-"""Process in which SuperLink and SuperNode start apps; they do not notice when it ends."""
+"""Process in which SuperLink and SuperNode start apps, ours too; they do not notice when it ends."""
 
 
 def show(command: list[str], console: Console) -> None:
@@ -36,10 +37,13 @@ def run_to_the_end(
     environment: Mapping[str, str],
     once_started: Callable[[subprocess.Popen[bytes]], None] = lambda started: None,
     screen: Screen | None = None,
+    app_code: bool = False,
 ) -> int:
     """Run a program of Flower until it ends, by itself or by a signal to this process.
 
     Without its executor the program cannot start apps: it is restarted, unless it has run for less than half a minute.
+    The messages of a SuperNode are answered by the ClientApp that is installed here
+    (:mod:`fedgraph.commands.deployment.resident`), unless it is given ``--trusted-entities``.
 
     Parameters
     ----------
@@ -51,32 +55,45 @@ def run_to_the_end(
         Called after each start; the program is ended if it raises.
     screen : Screen, optional
         Shows and logs the output; by default the program writes to this terminal.
+    app_code : bool, optional
+        Whether the app that a run brings along answers the messages of a SuperNode, as is Flower's way.
 
     Returns
     -------
     int
         Exit status.
     """
+    name = command[0]
+    if name == resident.NODE and not (app_code or any(word.startswith("--trusted-entities") for word in command)):
+        command = [*resident.COMMAND, *command]
     while True:
         began = time.monotonic()
         status = _run_once(command, environment, once_started, screen)
         if status is not None:
             return status
         soon = time.monotonic() - began < _SOON_SECONDS
-        text = f"the executor of {command[0]} has ended, without which no app runs here"
+        text = f"the executor of {name} has ended, without which no app runs here"
         _say(text if soon else f"{text}: starting it again", screen)
         if soon:
             return 1
 
 
 def supervise(
-    context: typer.Context, program: Annotated[str, typer.Argument(help="flower-supernode or flower-superlink.")]
+    context: typer.Context,
+    program: Annotated[str, typer.Argument(help="flower-supernode or flower-superlink.")],
+    app_code: Annotated[
+        bool, typer.Option("--app-code", help="Run the code that a run brings along, as Flower does.")
+    ] = False,
 ) -> None:
-    """Run a program of Flower with the given options, and restart it when its executor has ended."""
+    """Run a program of Flower with the given options, and restart it when its executor has ended.
+
+    flower-supernode answers with the ClientApp that is installed here, unless --app-code or --trusted-entities is
+    given: with those, by the files of the app that a run brings along.
+    """
     from fedgraph.federation.grids import flower_environment
 
     with messages_for_people():
-        raise typer.Exit(run_to_the_end([program, *context.args], flower_environment()))
+        raise typer.Exit(run_to_the_end([program, *context.args], flower_environment(), app_code=app_code))
 
 
 def _say(text: str, screen: Screen | None) -> None:
@@ -130,7 +147,7 @@ def _wait(started: subprocess.Popen[bytes], ending: threading.Event) -> int | No
         with suppress(psutil.Error):
             if executor is None:
                 children = psutil.Process(started.pid).children()
-                executor = next((each for each in children if _EXECUTOR in " ".join(each.cmdline()[:2])), None)
+                executor = next((each for each in children if _EXECUTOR in " ".join(each.cmdline()[:5])), None)
             elif not (ending.is_set() or (executor.is_running() and executor.status() != psutil.STATUS_ZOMBIE)):
                 _end(started)
                 return None

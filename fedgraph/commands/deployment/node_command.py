@@ -36,6 +36,9 @@ def node(
     superlink: Annotated[str, typer.Option(help="The server, host:port.")] = "127.0.0.1:8000",
     root_certificates: Annotated[Path | None, typer.Option(help="Certificate of the authority of the server.")] = None,
     private_key: Annotated[Path | None, typer.Option(help="This node's key, from `ssh-keygen -t ecdsa`.")] = None,
+    trusted_entities: Annotated[
+        Path | None, typer.Option(help="Public keys of those whose code may run here: runs bring it along, signed.")
+    ] = None,
     insecure: Annotated[bool, typer.Option(help="No encryption, for a network that only you use.")] = False,
     data: Annotated[Path | None, typer.Option(help="This node's own file or folder, instead of [data] path.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
@@ -57,7 +60,8 @@ def node(
     """Check this site's data for an experiment, then start a node that answers this experiment alone.
 
     Shows how the data are read, what leaves the machine and what is agreed to, then starts Flower's SuperNode, and
-    shows its progress, warnings and errors. The rest of Flower's output goes to a log file.
+    shows its progress, warnings and errors. The rest of Flower's output goes to a log file. Messages are answered by
+    the fedgraph that is installed here, not by the code of the app that a run brings along.
     """
     from fedgraph.commands.deployment.agreeing import agree, show_changes
     from fedgraph.experiment import find_experiment, load_experiment, plugin_folders
@@ -99,7 +103,11 @@ def node(
             )  # fmt: skip
             return
         command = supernode_command(superlink, port, node_config, root_certificates, private_key, insecure)
-        show(command, console)
+        if trusted_entities is not None:
+            if not trusted_entities.is_file():
+                raise ExperimentError(f"--trusted-entities: there is no file {trusted_entities}")
+            command += ["--trusted-entities", str(trusted_entities)]
+        show(["fedgraph", "supervise", *command], console)
         if check:
             console.print("Checked, not started.")
             return

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from disturbances.scenario import Fault
+from fedgraph.commands.deployment.resident import COMMAND
 from fedgraph.runs import RunFolder
 
 PROGRAMS = {
@@ -27,9 +28,12 @@ PROGRAMS = {
 def name_of(process: psutil.Process) -> str:
     """Name of the program: of the script, where Python runs one."""
     try:
-        words = process.cmdline()
+        words, title = process.cmdline(), process.name()
     except (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied):
         return ""
+    if tuple(words[: len(COMMAND)]) == COMMAND:
+        # A task is a fork of the executor.
+        return title if title == PROGRAMS["clientapp"] else words[len(COMMAND)]
     if len(words) > 1 and Path(words[0]).name.startswith("python"):
         return Path(words[1]).name
     # What Ray calls its workers is a title in place of a command.

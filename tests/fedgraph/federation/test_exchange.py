@@ -1,11 +1,12 @@
 import random
+import time
 from dataclasses import replace
 
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedgraph.federation.exchange import OrderedGrid, split_replies
+from fedgraph.federation.exchange import OrderedGrid, quick, split_replies
 from fedgraph.federation.federation import Federation
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.federation.traffic import Traffic
@@ -146,3 +147,35 @@ def test_a_node_counts_once_and_strangers_not_at_all():
     assert found == {1: (1, 5)}
     assert problems == {2: "no number", 3: "the disc is full", 4: "no reply in time"}
     assert split_replies([], [4], read, 0.5)[1] == {4: "no reply in time, which is 0.5 s ([experiment] timeout)"}
+
+
+class SlowFlower(LocalGrid):
+    """Answers each message some looks after it was pushed, as Flower's grid; what asks it to wait itself fails."""
+
+    def __init__(self, *args, looks=3, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.left, self.looked = looks, []
+
+    def pull_messages(self, message_ids):
+        self.looked.append(time.monotonic())
+        self.left -= 1
+        return super().pull_messages(sorted(message_ids)[: 1 if self.left > 0 else 3])
+
+    def send_and_receive(self, messages, *, timeout=None):
+        raise AssertionError("it would look every three seconds")
+
+
+def test_replies_of_flowers_grid_are_looked_for_soon(monkeypatch):
+    grid = SlowFlower(answer, [{}] * 4, looks=3)
+    assert quick(grid) is grid, "one that answers at once is left alone"
+    monkeypatch.setattr(SlowFlower, "__module__", "flwr.superlink.grid.http_grid")
+    began = time.monotonic()
+    replies = quick(grid).send_and_receive(to_all(grid), timeout=30)
+    assert len({reply.metadata.src_node_id for reply in replies}) == 4
+    assert time.monotonic() - began < 2
+    # A node that does not answer is waited for until the timeout, with a look at its end.
+    silent = Message(RecordDict(), 1000, "train")
+    monkeypatch.setattr(SlowFlower, "push_messages", lambda self, messages: ["never answered" for _ in messages])
+    began = time.monotonic()
+    assert quick(grid).send_and_receive([silent], timeout=0.4) == []
+    assert 0.4 <= grid.looked[-1] - began < 1.5

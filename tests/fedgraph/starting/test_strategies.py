@@ -50,7 +50,7 @@ def test_weights_of_every_client_are_the_same_here_on_ray_and_over_nodes_with_tl
     out = tmp_path / "nodes.txt"
     with FederationOnThisMachine(tmp_path / "federation", ["0", "1", "2"]) as federation:
         for place in range(3):
-            federation.start_node(str(place), {"partition-id": place, "num-partitions": 3})
+            federation.start_node(str(place), {"partition-id": place, "num-partitions": 3}, app_code=True)
         federation.submit_app(folder, f'out="{out}"').process.wait(200)
         assert out.is_file(), federation.log.read_text(errors="replace")[-3000:]
     assert out.read_text() == here

@@ -65,7 +65,7 @@ def test_a_node_sees_what_it_has_what_leaves_and_the_command_that_starts_it(file
     assert "client-1: " in said.partition("What leaves")[0]
     assert "the parameters of each client's model" in said.partition("What leaves")[2].partition("What stays")[0]
     assert '[graph] source = "labels"' in said
-    command = command_of(result, "flower-supernode")
+    command = command_of(result, "fedgraph supervise flower-supernode")
     assert command[command.index("--superlink") + 1] == "lab.example:8000"
     assert command[command.index("--root-certificates") + 1] == str(made.authority)
     assert command[command.index("--auth-supernode-private-key") + 1] == str(made.private_key("client-1"))
@@ -193,7 +193,7 @@ def test_data_can_be_checked_before_there_is_a_server(file):
 
 def test_names_with_commas_and_places_with_spaces_reach_the_node(file, tmp_path, told_config):
     result = call("node", file, "--client", "client-1", "--insecure", "--check", "--state-dir", tmp_path / "a folder")
-    config = told_config(command_of(result, "flower-supernode")[-1])
+    config = told_config(command_of(result, "fedgraph supervise flower-supernode")[-1])
     assert config == {"clients": "client-1", "state-dir": str(tmp_path / "a folder"), "agreement": str(file)}
 
 
