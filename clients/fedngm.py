@@ -169,7 +169,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         for name, schema in schemas.items():
             if self.settings.personal == "stitched" and len(schema.names) > len(common):
                 sent = {"of": self._recovered_from(name, schema), "graph": found[name].as_json()}
-                write_atomically(self._graph_file(name), json.dumps(sent).encode())
+                write_atomically(self._graph_file(name), json.dumps(sent).encode(), private=True)
         return [json.dumps(found[name].subgraph(common).as_json()) for name in self.clients]
 
     def fit(self) -> tuple[list[str], Tensor]:

@@ -13,7 +13,7 @@ from fedgraph.data import is_custom_class
 from fedgraph.federation import listed
 from fedgraph.privacy.noise import NoiseSettings
 from fedgraph.support.errors import ExperimentError, IdentityError, similar
-from fedgraph.support.files import locked, write_atomically
+from fedgraph.support.files import locked, private_folder, write_atomically
 from fedgraph.support.settings import parse
 from fedgraph.support.untrusted import in_short, read_json
 
@@ -135,8 +135,7 @@ def count_message(node: Node) -> None:
     most = _number(node, "most-messages")
     if most is None:
         return
-    node.state_dir.mkdir(parents=True, exist_ok=True)
-    path = node.state_dir / _COUNTED
+    path = private_folder(node.state_dir) / _COUNTED
     with locked(node.state_dir / f"{_COUNTED}.lock"):
         answered = int(path.read_text()) if path.exists() else 0
         if answered >= most:
@@ -144,7 +143,7 @@ def count_message(node: Node) -> None:
                 f"this node has answered {answered} messages, the limit of its node config (most-messages): its "
                 f"operator may raise it, or remove the file '{_COUNTED}' in its state folder to reset the count"
             )
-        write_atomically(path, str(answered + 1).encode())
+        write_atomically(path, str(answered + 1).encode(), private=True)
 
 
 def _number(node: Node, key: str) -> float | None:

@@ -38,6 +38,7 @@ from fedgraph.support.files import (
     load_json,
     load_state,
     locked,
+    private_folder,
     save_state,
     write_atomically,
 )
@@ -103,13 +104,13 @@ class SpentStatistics:
         broken record.
         """
         path = self.folder / f"{file_name(self.client)}.json"
-        self.folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self.folder)
         with locked(path.with_suffix(".lock")):
             spent = load_json(path) if path.exists() else {}
             others = [loss for name, loss in spent.items() if name != release]
             consent.check_total(self.client, _total(others), noise.loss)
             if release not in spent:
-                write_atomically(path, json.dumps({**spent, release: noise.loss}).encode())
+                write_atomically(path, json.dumps({**spent, release: noise.loss}).encode(), private=True)
 
 
 def _total(losses: Collection[tuple[float, float]]) -> tuple[float, float]:
@@ -174,7 +175,7 @@ class TableStatistics:
             return SharedStatistics.from_json(kept.read_text(encoding="utf-8"), self.common)
         statistics = shared_statistics(values, self.common, settings.scaling, settings.statistics, consent)
         if settings.statistics.noise is not None:
-            write_atomically(kept, statistics.as_json().encode())
+            write_atomically(kept, statistics.as_json().encode(), private=True)
         return statistics
 
     def _summed(self, name: str) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import signature
 from os import PathLike
 from pathlib import Path
@@ -183,7 +183,7 @@ class Run:
                 "machines keep theirs"
             )
         names = {file_name(name): name for name in self.clients.index}
-        read = {"csv": pd.read_csv, "parquet": pd.read_parquet}
+        read = {"csv": pd.read_csv, "parquet": partial(pd.read_parquet, page_checksum_verification=True)}
         parts = {names[file.stem]: self._read(read[file.suffix[1:]], file) for file in files}
         return pd.concat(parts, names=["client"]).reset_index(level=0).reset_index(drop=True)
 

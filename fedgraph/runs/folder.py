@@ -32,7 +32,6 @@ from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import (
     State,
     load_json,
-    load_values,
     locked,
     make_folder,
     remove_unfinished,
@@ -216,7 +215,7 @@ class RunFolder:
         """Return the clients at the last checkpoint, for whom a resumed run waits; empty without a checkpoint."""
         if not self.checkpoint.exists():
             return ()
-        saved = read_checkpoint(self.checkpoint, load_values)
+        saved = read_checkpoint(self.checkpoint)
         present = saved.get("there", {})
         return tuple(saved.get("clients", ())) or (*present.get("names", ()), *present.get("absent", ()))
 

@@ -26,7 +26,7 @@ from fedgraph.starting.node_config import SITES, node_configs, node_options, sit
 from fedgraph.strategies.app import serve
 from fedgraph.strategies.engine.chosen import ChosenMethod, has_phases
 from fedgraph.support.errors import FULL_ERRORS, DiskError, ExperimentError, FedgraphError, RunError
-from fedgraph.support.files import load_values
+from fedgraph.support.files import load_state
 from fedgraph.support.plugins import add_plugin_paths, dotted_path, is_importable
 from fedgraph.support.settings import parse
 from fedgraph.support.status import STATUS_FILE, StatusFile, show, warnings_on
@@ -330,7 +330,7 @@ def _place_and_advice(folder: RunFolder, advice: str | None) -> str:
 
 def _can_be_read(checkpoint: Path) -> bool:
     try:
-        load_values(checkpoint)
+        load_state(checkpoint)
     except RunError:
         return False
     return True
