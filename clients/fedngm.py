@@ -49,7 +49,7 @@ from fedgraph.support.errors import GraphError, IdentityError, ReplyError, count
 from fedgraph.support.files import file_name, json_digest, write_atomically
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Configured, select_settings
-from fedgraph.training import ClientState
+from fedgraph.training import ClientState, run_state
 
 log = logging.getLogger("fedgraph")
 
@@ -356,7 +356,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
 
     def _graph_file(self, name: str) -> Path:
         """Return the file of the graph of a client with private features between phases."""
-        return self.node.state_dir / file_name(self.request.run) / "feature-graphs" / f"{file_name(name)}.json"
+        return run_state(self.node.state_dir, self.request.run) / "feature-graphs" / f"{file_name(name)}.json"
 
     def _model_file(self, name: str) -> Path:
         folder = self.node.model_dir / "graphical" / file_name(self.request.run)

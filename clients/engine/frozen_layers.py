@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fedgraph.clients.engine.node import Node
 from fedgraph.messages.frozen_layers import RECORD, fingerprint_of, given
-from fedgraph.support.files import file_name, read_tensors, write_tensors
+from fedgraph.support.files import read_tensors, write_tensors
+from fedgraph.training import run_state
 
 
 def frozen_layers(node: Node, run: str, content: RecordDict, fingerprint: str) -> Tensor | None:
@@ -18,7 +19,7 @@ def frozen_layers(node: Node, run: str, content: RecordDict, fingerprint: str) -
 
     Raises ReplyError when the request contains others.
     """
-    path = node.state_dir / file_name(run) / RECORD / f"{fingerprint}.safetensors"
+    path = run_state(node.state_dir, run) / RECORD / f"{fingerprint}.safetensors"
     sent = given(content, fingerprint)
     if sent is None:
         return _kept(path) if path.is_file() else None

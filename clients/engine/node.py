@@ -24,7 +24,7 @@ from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import FULL_ERRORS, DataError, IdentityError, quoted
 from fedgraph.support.files import file_name
 from fedgraph.support.untrusted import read_json
-from fedgraph.training import ClientState, Cohort, state_folder
+from fedgraph.training import ClientState, Cohort, run_state, state_folder
 
 log = logging.getLogger("fedgraph")
 
@@ -288,7 +288,7 @@ class Node:
             found = self.cohort(experiment, clients).data.preprocessing
             try:
                 if found is not None:
-                    found.write(self.state_dir / file_name(run) / Preprocessing.FOLDER)
+                    found.write(run_state(self.state_dir, run) / Preprocessing.FOLDER)
             except OSError as error:
                 log.warning(
                     "cannot store the scales of the data; predictions after the run are not possible: %s", error

@@ -42,7 +42,7 @@ from fedgraph.support.files import (
     save_state,
     write_atomically,
 )
-from fedgraph.training import ClientState
+from fedgraph.training import ClientState, run_state
 
 _CONSENT = "FEDGRAPH_CONSENT"
 
@@ -216,7 +216,7 @@ class TableStatistics:
     def _spend(self, name: str, kept: Path, consent: Consent) -> None:
         """Record that the statistics of the file ``kept`` leave, if they have noise."""
         if self.settings.statistics.noise is not None:
-            folder = self.node.state_dir / file_name(self.request.run) / "statistics"
+            folder = run_state(self.node.state_dir, self.request.run) / "statistics"
             SpentStatistics(folder, name).spend(kept.stem, self.settings.statistics.noise, consent)
 
     def _released(self, name: str, values: NDArray[Any], purpose: Any) -> Path:

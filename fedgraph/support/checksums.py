@@ -60,7 +60,8 @@ def checksum(content: NDArray[np.uint8], start: int = 0) -> int:
 
 def as_bytes(tensor: Tensor) -> NDArray[np.uint8]:
     """Return the bytes of a contiguous tensor, not copied."""
-    return tensor.reshape(-1).view(torch.uint8).numpy()
+    # Axes of length 1 may have any stride, with which a tensor has no view of another type.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
 
 
 def described(name: str, tensor: Tensor) -> bytes:

@@ -1,6 +1,6 @@
 """State of clients between rounds, kept by their node: one file per round for the clients saved together.
 
-    state folder / run / purpose / digest of the client names / round-<round>-save-<number>-<attempt>.safetensors
+    state folder / runs / run / purpose / digest of the client names / round-<round>-save-<number>-<attempt>.safetensors
 
 Clients may be saved in different groups later (a resumed run assigns them to other nodes, a request is for some of a
 node's clients), and nodes of one machine may share the folder. The number of a save exceeds those of all earlier saves
@@ -28,6 +28,8 @@ from fedgraph.training.row_file import read_clients, read_rows, write_rows
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _FILE = re.compile(r"round-(\d+)-save-(\d+)(?:-([0-9a-f]{8}))?\.safetensors")
 _ATTEMPTS = 20
+_RUNS = "runs"
+_TIME = re.compile(r"-\d{8}-\d{6}(-|$)")
 
 Result = TypeVar("Result")
 
@@ -36,6 +38,16 @@ def state_folder(config: Mapping[str, Any] | None = None) -> Path:
     """Return the state folder of a node: node config ``state-dir``, else ``FEDGRAPH_STATE``, else one in the home."""
     state = (config or {}).get("state-dir") or os.environ.get("FEDGRAPH_STATE") or Path.home() / ".fedgraph" / "state"
     return Path(str(state)).expanduser()
+
+
+def run_state(folder: Path, run: str) -> Path:
+    """Return the folder of a run in a state folder: apart from the node's own files, whatever the name of the run.
+
+    Older versions had the folders of runs beside the node's own files. The state of such a run stays there; it is
+    known by the time in its name, which no file of a node has.
+    """
+    place, before = folder / _RUNS / file_name(run), folder / file_name(run)
+    return before if _TIME.search(run) and before.is_dir() and not place.is_dir() else place
 
 
 class _Kept(NamedTuple):
@@ -89,7 +101,7 @@ class ClientState:
     """A round after all others, to load what was saved last, whatever its round and attempt."""
 
     def __init__(self, folder: Path, run: str, purpose: str, attempts: Mapping[str, int] | None = None) -> None:
-        self._folder = folder / file_name(run) / purpose
+        self._folder = run_state(folder, run) / purpose
         self._attempts = dict(attempts or {})
         self.found: dict[str, int] = {}
         self.saved: int | None = None

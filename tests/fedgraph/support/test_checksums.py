@@ -12,6 +12,7 @@ TENSORS = {
     "step": torch.tensor(7),
     "flags": torch.tensor([True, False]),
     "none": torch.zeros(0, 4),
+    "expanded": torch.zeros(1).expand(1, 1),
 }
 
 
