@@ -210,7 +210,7 @@ for server_round in range(1, 100_000):
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     seen, deadline = 0, time.monotonic() + 60
     while seen < 3 and process.poll() is None and time.monotonic() < deadline:
-        seen = max((int(path.name.split("-")[1]) for path in tmp_path.glob("run/test/*/round-*")), default=0)
+        seen = max((int(path.name.split("-")[1]) for path in tmp_path.glob("runs/run/test/*/round-*")), default=0)
     process.send_signal(signal.SIGKILL)
     _, errors = process.communicate()
     assert process.returncode == -signal.SIGKILL, errors.decode()
