@@ -39,6 +39,7 @@ from fedgraph.support.files import (
     written,
 )
 from fedgraph.support.settings import Settings
+from fedgraph.support.untrusted import EntryFormatter
 
 _ALONE = "only one client took part: nothing was federated, and results are those of its own data"
 
@@ -381,7 +382,7 @@ class RunFolder:
         """Append the project's log messages to ``logs/run.log``; the caller removes the handler."""
         (self.path / "logs").mkdir(exist_ok=True)
         handler = logging.FileHandler(self.path / "logs" / "run.log", encoding="utf-8")
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        handler.setFormatter(EntryFormatter("%(asctime)s %(levelname)s %(message)s"))
         handler.setLevel(logging.INFO)
         logger = logging.getLogger("fedgraph")
         logger.addHandler(handler)

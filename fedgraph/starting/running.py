@@ -30,6 +30,7 @@ from fedgraph.support.files import load_state
 from fedgraph.support.plugins import add_plugin_paths, dotted_path, is_importable
 from fedgraph.support.settings import parse
 from fedgraph.support.status import STATUS_FILE, StatusFile, show, warnings_on
+from fedgraph.support.untrusted import indented
 
 GRIDS = ("local", "flower")
 
@@ -459,7 +460,7 @@ def _follower(folder: RunFolder, display: LiveDisplay, console: Console) -> Call
         shown = len(complete)
         for warning in (line for line in status.new_lines() if line.level >= logging.WARNING):
             with (folder.path / "logs" / "flower.log").open("a") as log:
-                log.write(f"{warning.text}\n")
+                log.write(f"{indented(warning.text)}\n")
             # Errors end the run, with the same words.
             if warning.level == logging.WARNING:
                 show(warning, console)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 from fedgraph.support.errors import ReplyError
@@ -52,12 +53,22 @@ def read_json(text: Any, what: str) -> Any:
 
 
 def in_short(text: str, most: int = _LONGEST_WORDS) -> str:
-    """Return the words of another party as they can be logged: without control characters, and cut to ``most`` letters.
+    """Return the words of another party as they can be shown: :func:`indented`, and cut to ``most`` letters."""
+    return indented(text if len(text) <= most else f"{text[: most - 20]} ... ({len(text):,} letters)")
 
-    Line breaks and tabs stay.
-    """
-    cut = text if len(text) <= most else f"{text[: most - 20]} ... ({len(text):,} letters)"
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in cut)
+
+def indented(text: str) -> str:
+    """Return a text without control characters whose further lines are indented: none looks like one of its own."""
+    shown = "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
+    return shown.replace("\n", "\n    ")
+
+
+class EntryFormatter(logging.Formatter):
+    """Formats an entry of a log with other parties' words, so that nothing in it looks like another entry."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the entry, :func:`indented`."""
+        return indented(super().format(record))
 
 
 def _within(value: Any) -> Any:
