@@ -27,7 +27,8 @@ from fedgraph.fusion.forecasting import NO_WINDOW
 from fedgraph.messages import WorkReply
 from fedgraph.models import ModelChoice, build, finite_rows, initial_model
 from fedgraph.support.errors import DataError, ReplyError
-from fedgraph.training import ClientState, Cohort, run_state
+from fedgraph.support.files import run_state
+from fedgraph.training import ClientState, Cohort
 from fedgraph.training.forecasting import (
     compute_embeddings,
     embedding_cohort,

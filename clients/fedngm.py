@@ -46,10 +46,10 @@ from fedgraph.graphical.learning import (
 from fedgraph.graphical.network import Network, train
 from fedgraph.graphical.recovery import UnitTable, recover
 from fedgraph.support.errors import GraphError, IdentityError, ReplyError, counted, quoted
-from fedgraph.support.files import file_name, json_digest, write_atomically
+from fedgraph.support.files import file_name, json_digest, run_state, write_atomically
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Configured, select_settings
-from fedgraph.training import ClientState, run_state
+from fedgraph.training import ClientState
 
 log = logging.getLogger("fedgraph")
 

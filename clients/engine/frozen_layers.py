@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fedgraph.clients.engine.node import Node
 from fedgraph.messages.frozen_layers import RECORD, fingerprint_of, given
-from fedgraph.support.files import read_tensors, write_tensors
-from fedgraph.training import run_state
+from fedgraph.support.files import read_tensors, run_state, write_tensors
 
 
 def frozen_layers(node: Node, run: str, content: RecordDict, fingerprint: str) -> Tensor | None:

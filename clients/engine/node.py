@@ -22,9 +22,9 @@ from fedgraph.federation import configured_clients, hosted_clients, listed, prov
 from fedgraph.models import ModelChoice
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import FULL_ERRORS, DataError, IdentityError, quoted
-from fedgraph.support.files import file_name
+from fedgraph.support.files import file_name, run_state
 from fedgraph.support.untrusted import read_json
-from fedgraph.training import ClientState, Cohort, run_state, state_folder
+from fedgraph.training import ClientState, Cohort, state_folder
 
 log = logging.getLogger("fedgraph")
 

@@ -39,10 +39,11 @@ from fedgraph.support.files import (
     load_state,
     locked,
     private_folder,
+    run_state,
     save_state,
     write_atomically,
 )
-from fedgraph.training import ClientState, run_state
+from fedgraph.training import ClientState
 
 _CONSENT = "FEDGRAPH_CONSENT"
 

@@ -16,7 +16,8 @@ from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.reading import how_to_write_again
 from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import RunError
-from fedgraph.training import ClientState, run_state, state_folder
+from fedgraph.support.files import run_state
+from fedgraph.training import ClientState, state_folder
 
 
 class RunModels(Mapping[str, dict[str, Tensor]]):

@@ -150,6 +150,7 @@ def resume(
     nodes: int = 2,
     data_dir: str | Path | None = None,
     progress: bool = True,
+    trust: bool = False,
 ) -> Run:
     """Continue a stopped run, with the same results as without the stop.
 
@@ -163,11 +164,13 @@ def resume(
         The run folder.
     grid, nodes, data_dir, progress
         As for :func:`run`.
+    trust : bool, default False
+        Whether code in the folders that the run names is imported, see :meth:`fedgraph.runs.RunFolder.open`.
     """
     check_grid(grid)
-    folder = RunFolder.open(path)
+    folder = RunFolder.open(path, trust)
     folder.check_unfinished()
-    add_plugin_paths(folder.plugins)
+    folder.find_code()
     experiment = load_experiment(folder.path / "experiment.toml")
     folder.check_goes_on(experiment, ChosenMethod(experiment).may_change)
     return _run_all([folder], grid, nodes, data_dir, progress, new=False)[0]

@@ -187,6 +187,19 @@ def file_name(name: str) -> str:
     return quote(name, safe="").replace(".", "%2E")
 
 
+_TIME = re.compile(r"-\d{8}-\d{6}(-|$)")
+
+
+def run_state(folder: Path, run: str) -> Path:
+    """Return the folder of a run in a state folder: apart from the node's own files, whatever the name of the run.
+
+    Older versions had the folders of runs beside the node's own files. The state of such a run stays there; it is
+    known by the time in its name, which no file of a node has.
+    """
+    place, before = folder / "runs" / file_name(run), folder / file_name(run)
+    return before if _TIME.search(run) and before.is_dir() and not place.is_dir() else place
+
+
 def json_digest(known: Any, default: Callable[[Any], Any] | None = None) -> str:
     """Return the SHA-256 of a JSON value as 64 hexadecimal digits, independent of the order of keys.
 

@@ -1,12 +1,15 @@
-"""Names, words and JSON of other parties, which are not trusted."""
+"""Names, words, JSON and folders of other parties, which are not trusted."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from fedgraph.support.errors import ReplyError
+from fedgraph.support.errors import ReplyError, RunError
 
 LONGEST_NAME = 200
 """Most letters of the name of a client, of an array, of a metric."""
@@ -21,6 +24,9 @@ _DEEPEST = 40
 """Levels of lists and tables within each other; an experiment has about five."""
 
 _LONGEST_WORDS = 2_000
+
+_NOT_READ = {("wandb", name) for name in ("latest-run", "debug.log", "debug-internal.log")}
+"""Links that Weights & Biases makes in its folder."""
 
 
 def check_name(name: Any, whose: str) -> None:
@@ -69,6 +75,25 @@ class EntryFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the entry, :func:`indented`."""
         return indented(super().format(record))
+
+
+def check_files(folder: Path) -> None:
+    """Raise RunError if a run folder, which others may have made, has more than files and folders.
+
+    Links lead to other files of this machine, and the content of pipes may have no end.
+    """
+    waiting = [folder]
+    while waiting:
+        place = waiting.pop()
+        with suppress(FileNotFoundError), os.scandir(place) as entries:  # a run may be going on
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(Path(entry.path))
+                elif not entry.is_file(follow_symlinks=False) and (place.name, entry.name) not in _NOT_READ:
+                    raise RunError(
+                        f"{entry.path} is a link, a pipe or a device, which are not read in a run folder: remove it, "
+                        "or put a copy of the file in its place"
+                    )
 
 
 def _within(value: Any) -> Any:

@@ -15,7 +15,7 @@
 """
 
 from fedgraph.training.batches import learning_rates, num_steps, shuffling_keys, steps_per_epoch, training_batches
-from fedgraph.training.client_state import ClientState, run_state, state_folder
+from fedgraph.training.client_state import ClientState, state_folder
 from fedgraph.training.cohort import Cohort, GradientTerm, TrainResult, mean_of
 from fedgraph.training.metrics import AFTER_TURN, EXTREMES, LAST, direction, is_share, num_extreme, summarise
 from fedgraph.training.optimisers import EPSILON, Optimiser, clip_rows, fresh_state
@@ -43,7 +43,6 @@ __all__ = [
     "mean_of",
     "num_extreme",
     "num_steps",
-    "run_state",
     "shuffling_keys",
     "state_folder",
     "steps_per_epoch",

@@ -22,14 +22,12 @@ import torch
 from torch import Tensor
 
 from fedgraph.support.errors import RunError, if_any
-from fedgraph.support.files import file_name, is_unfinished, json_digest
+from fedgraph.support.files import is_unfinished, json_digest, run_state
 from fedgraph.training.row_file import read_clients, read_rows, write_rows
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _FILE = re.compile(r"round-(\d+)-save-(\d+)(?:-([0-9a-f]{8}))?\.safetensors")
 _ATTEMPTS = 20
-_RUNS = "runs"
-_TIME = re.compile(r"-\d{8}-\d{6}(-|$)")
 
 Result = TypeVar("Result")
 
@@ -38,16 +36,6 @@ def state_folder(config: Mapping[str, Any] | None = None) -> Path:
     """Return the state folder of a node: node config ``state-dir``, else ``FEDGRAPH_STATE``, else one in the home."""
     state = (config or {}).get("state-dir") or os.environ.get("FEDGRAPH_STATE") or Path.home() / ".fedgraph" / "state"
     return Path(str(state)).expanduser()
-
-
-def run_state(folder: Path, run: str) -> Path:
-    """Return the folder of a run in a state folder: apart from the node's own files, whatever the name of the run.
-
-    Older versions had the folders of runs beside the node's own files. The state of such a run stays there; it is
-    known by the time in its name, which no file of a node has.
-    """
-    place, before = folder / _RUNS / file_name(run), folder / file_name(run)
-    return before if _TIME.search(run) and before.is_dir() and not place.is_dir() else place
 
 
 class _Kept(NamedTuple):
