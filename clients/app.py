@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -31,7 +30,7 @@ from fedgraph.messages import (
     unpacking_request,
 )
 from fedgraph.support.errors import ExperimentError, FedgraphError
-from fedgraph.support.plugins import add_plugin_paths, load_object
+from fedgraph.support.plugins import add_plugin_paths, is_run_folder, load_object
 from fedgraph.support.status import report_status, report_warnings
 from fedgraph.support.threads import pinned_threads
 from fedgraph.support.untrusted import in_short
@@ -117,7 +116,7 @@ def _find_plugins(context: Context) -> None:
     """Find modules next to the experiment of ``flwr run`` if it runs on this machine, as in a simulation."""
     experiment = str(context.run_config.get("experiment", ""))
     folder = os.path.dirname(experiment)
-    if os.path.isabs(experiment) and folder not in sys.path and os.path.isfile(experiment):
+    if os.path.isabs(experiment) and not is_run_folder(folder, context.run_config) and os.path.isfile(experiment):
         add_plugin_paths([folder])
 
 

@@ -27,7 +27,7 @@ from fedgraph.fusion.forecasting import NO_WINDOW
 from fedgraph.messages import WorkReply
 from fedgraph.models import ModelChoice, build, finite_rows, initial_model
 from fedgraph.support.errors import DataError, ReplyError
-from fedgraph.support.files import file_name
+from fedgraph.support.files import run_state
 from fedgraph.training import ClientState, Cohort
 from fedgraph.training.forecasting import (
     compute_embeddings,
@@ -39,7 +39,7 @@ from fedgraph.training.forecasting import (
 
 def _preprocessing_of(node: Node, run: str) -> Path:
     """Return the file of the preprocessing of data, next to the encoders of a run."""
-    return node.model_dir / "forecasting" / file_name(run) / Preprocessing.FOLDER
+    return run_state(node.model_dir / "forecasting", run) / Preprocessing.FOLDER
 
 
 _ROUND = 1

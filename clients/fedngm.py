@@ -46,7 +46,7 @@ from fedgraph.graphical.learning import (
 from fedgraph.graphical.network import Network, train
 from fedgraph.graphical.recovery import UnitTable, recover
 from fedgraph.support.errors import GraphError, IdentityError, ReplyError, counted, quoted
-from fedgraph.support.files import file_name, json_digest, write_atomically
+from fedgraph.support.files import file_name, json_digest, run_state, write_atomically
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Configured, select_settings
 from fedgraph.training import ClientState
@@ -169,7 +169,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         for name, schema in schemas.items():
             if self.settings.personal == "stitched" and len(schema.names) > len(common):
                 sent = {"of": self._recovered_from(name, schema), "graph": found[name].as_json()}
-                write_atomically(self._graph_file(name), json.dumps(sent).encode())
+                write_atomically(self._graph_file(name), json.dumps(sent).encode(), private=True)
         return [json.dumps(found[name].subgraph(common).as_json()) for name in self.clients]
 
     def fit(self) -> tuple[list[str], Tensor]:
@@ -356,7 +356,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
 
     def _graph_file(self, name: str) -> Path:
         """Return the file of the graph of a client with private features between phases."""
-        return self.node.state_dir / file_name(self.request.run) / "feature-graphs" / f"{file_name(name)}.json"
+        return run_state(self.node.state_dir, self.request.run) / "feature-graphs" / f"{file_name(name)}.json"
 
     def _model_file(self, name: str) -> Path:
         folder = self.node.model_dir / "graphical" / file_name(self.request.run)

@@ -24,7 +24,7 @@ from fedgraph.strategies.engine.chosen import ChosenMethod, has_phases
 from fedgraph.strategies.engine.phase_runs import execute_phases
 from fedgraph.strategies.engine.round_runs import execute_rounds
 from fedgraph.support.catalogue import data_folder
-from fedgraph.support.plugins import add_plugin_paths
+from fedgraph.support.plugins import add_plugin_paths, is_run_folder
 from fedgraph.support.status import report_status, report_warnings
 from fedgraph.support.threads import pinned_threads
 
@@ -69,8 +69,9 @@ def serve(
 def from_run_config(config: Mapping[str, Any]) -> tuple[Experiment, Path]:
     """Return the experiment and the data folder of a Flower run config."""
     name = _of_app(str(config["experiment"]))
-    add_plugin_paths(plugin_folders(name))
     overrides = shlex.split(str(config.get("set", "")))
+    if not is_run_folder(Path(name).parent, config):
+        add_plugin_paths(plugin_folders(name))
     if int(config.get("seed", -1)) >= 0:
         overrides.append(f"experiment.seed={int(config['seed'])}")
     if config.get("output-dir"):

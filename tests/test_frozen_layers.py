@@ -142,7 +142,7 @@ def test_a_node_that_has_lost_its_state_folder_is_sent_them_again(tables, run_ex
 
 def test_a_damaged_file_is_sent_again(tables, run_experiment, tmp_path):
     def damage(context):
-        (file,) = (tmp_path / context.node_config["state-dir"]).glob("*/frozen/*")
+        (file,) = (tmp_path / context.node_config["state-dir"]).glob("runs/*/frozen/*")
         file.write_bytes(file.read_bytes()[:-4] + b"\0\0\0\1")
         from fedgraph.clients.engine.frozen_layers import _kept
 

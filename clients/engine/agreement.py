@@ -24,7 +24,7 @@ from fedgraph.experiment import AgreementTable, Experiment, load_experiment
 from fedgraph.messages import KEEP_KEY, ROUND_KEY, unpacking_request
 from fedgraph.messages.frozen_layers import RECORD as FROZEN
 from fedgraph.support.errors import ExperimentError, IdentityError, RunError, similar
-from fedgraph.support.files import load_json, locked, write_atomically
+from fedgraph.support.files import load_json, locked, private_folder, write_atomically
 from fedgraph.support.untrusted import in_short, read_json
 
 ANY = "any"
@@ -208,7 +208,7 @@ class Agreement:
         content : the request.
         """
         digest, path = _digest(content), folder / "answered.json"
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         with locked(path.with_suffix(".lock")):
             try:
                 answered: dict[str, dict[str, list[str]]] = load_json(path) if path.exists() else {}
@@ -220,7 +220,7 @@ class Agreement:
                 times = "once" if most == 1 else f"{most} times"
                 raise ExperimentError(f"this site answers a request for {what} {times} in a run")
             before[digest] = sorted({*before.get(digest, ()), *clients})
-            write_atomically(path, json.dumps(answered).encode())
+            write_atomically(path, json.dumps(answered).encode(), private=True)
 
 
 def agreement_of(config: Mapping[str, Any]) -> Agreement | None:

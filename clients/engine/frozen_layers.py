@@ -6,13 +6,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from flwr.app import RecordDict
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedgraph.clients.engine.node import Node
 from fedgraph.messages.frozen_layers import RECORD, fingerprint_of, given
-from fedgraph.support.files import file_name, write_atomically
+from fedgraph.support.files import read_tensors, run_state, write_tensors
 
 
 def frozen_layers(node: Node, run: str, content: RecordDict, fingerprint: str) -> Tensor | None:
@@ -20,12 +18,11 @@ def frozen_layers(node: Node, run: str, content: RecordDict, fingerprint: str) -
 
     Raises ReplyError when the request contains others.
     """
-    path = node.state_dir / file_name(run) / RECORD / f"{fingerprint}.safetensors"
+    path = run_state(node.state_dir, run) / RECORD / f"{fingerprint}.safetensors"
     sent = given(content, fingerprint)
     if sent is None:
         return _kept(path) if path.is_file() else None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, save({RECORD: sent}))
+    write_tensors(path, {RECORD: sent})
     for other in path.parent.glob("*.safetensors"):
         # A run has one model; other files are from another run of that name.
         if other != path:
@@ -38,7 +35,7 @@ def frozen_layers(node: Node, run: str, content: RecordDict, fingerprint: str) -
 def _kept(path: Path) -> Tensor | None:
     """Read them; None from a damaged file."""
     try:
-        row = load_file(path)[RECORD]
-    except (OSError, SafetensorError, KeyError):
+        row = read_tensors(path)[0][RECORD]
+    except (OSError, ValueError, KeyError):
         return None
     return row if fingerprint_of(row) == path.stem else None

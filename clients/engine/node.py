@@ -23,7 +23,7 @@ from fedgraph.federation import configured_clients, hosted_clients, listed, prov
 from fedgraph.models import ModelChoice
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import FULL_ERRORS, DataError, IdentityError, quoted
-from fedgraph.support.files import file_name
+from fedgraph.support.files import file_name, run_state
 from fedgraph.support.untrusted import read_json
 from fedgraph.training import ClientState, Cohort, state_folder
 
@@ -292,7 +292,7 @@ class Node:
     def record(self, run: str, what: str, clients: Sequence[str], content: RecordDict, most: int = 1) -> None:
         """Record that a request is answered, where the node has an agreement; see :meth:`Agreement.record`."""
         if self.agreement is not None:
-            self.agreement.record(self.state_dir / file_name(run), what, clients, content, most)
+            self.agreement.record(run_state(self.state_dir, run), what, clients, content, most)
 
     def keep_preprocessing(self, run: str, experiment: str, clients: tuple[str, ...]) -> None:
         """Store the preprocessing of the clients' data once per run, for predictions after the run."""
@@ -301,7 +301,7 @@ class Node:
             found = self.cohort(experiment, clients).data.preprocessing
             try:
                 if found is not None:
-                    found.write(self.state_dir / file_name(run) / Preprocessing.FOLDER)
+                    found.write(run_state(self.state_dir, run) / Preprocessing.FOLDER)
             except OSError as error:
                 log.warning(
                     "cannot store the scales of the data; predictions after the run are not possible: %s", error

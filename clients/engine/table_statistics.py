@@ -38,6 +38,8 @@ from fedgraph.support.files import (
     load_json,
     load_state,
     locked,
+    private_folder,
+    run_state,
     save_state,
     write_atomically,
 )
@@ -103,13 +105,13 @@ class SpentStatistics:
         broken record.
         """
         path = self.folder / f"{file_name(self.client)}.json"
-        self.folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self.folder)
         with locked(path.with_suffix(".lock")):
             spent = load_json(path) if path.exists() else {}
             others = [loss for name, loss in spent.items() if name != release]
             consent.check_total(self.client, _total(others), noise.loss)
             if release not in spent:
-                write_atomically(path, json.dumps({**spent, release: noise.loss}).encode())
+                write_atomically(path, json.dumps({**spent, release: noise.loss}).encode(), private=True)
 
 
 def _total(losses: Collection[tuple[float, float]]) -> tuple[float, float]:
@@ -174,7 +176,7 @@ class TableStatistics:
             return SharedStatistics.from_json(kept.read_text(encoding="utf-8"), self.common)
         statistics = shared_statistics(values, self.common, settings.scaling, settings.statistics, consent)
         if settings.statistics.noise is not None:
-            write_atomically(kept, statistics.as_json().encode())
+            write_atomically(kept, statistics.as_json().encode(), private=True)
         return statistics
 
     def _summed(self, name: str) -> Tensor:
@@ -215,7 +217,7 @@ class TableStatistics:
     def _spend(self, name: str, kept: Path, consent: Consent) -> None:
         """Record that the statistics of the file ``kept`` leave, if they have noise."""
         if self.settings.statistics.noise is not None:
-            folder = self.node.state_dir / file_name(self.request.run) / "statistics"
+            folder = run_state(self.node.state_dir, self.request.run) / "statistics"
             SpentStatistics(folder, name).spend(kept.stem, self.settings.statistics.noise, consent)
 
     def _released(self, name: str, values: NDArray[Any], purpose: Any) -> Path:

@@ -13,7 +13,7 @@ from fedgraph.clients.engine.base import CohortClient
 from fedgraph.models import finite_rows
 from fedgraph.privacy.noise import NoiseSettings, release
 from fedgraph.support.errors import ReplyError
-from fedgraph.support.files import locked
+from fedgraph.support.files import locked, private_folder
 from fedgraph.support.randomness import generator
 from fedgraph.training import ClientState
 
@@ -82,8 +82,7 @@ class UpdateRelease:
         """Count a release for all clients; a repeated round counts again."""
         assert self.privacy is not None
         node, request = self.client.node, self.client.request
-        node.state_dir.mkdir(parents=True, exist_ok=True)
-        with locked(node.state_dir / f"{_PURPOSE}.lock"):
+        with locked(private_folder(node.state_dir) / f"{_PURPOSE}.lock"):
             state = node.state(request.run, _PURPOSE)
             # Not the state after an earlier round, but the last one: a counter is never reset.
             spent = state.load(request.clients, ClientState.LAST, {"spent": torch.zeros(1)})["spent"]

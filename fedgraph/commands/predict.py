@@ -15,6 +15,7 @@ from fedgraph.support.terminal import messages_for_people
 if TYPE_CHECKING:
     from fedgraph.runs import RunFolder
 
+TRUST = "Also import code from the folders that the run names: only for your own runs."
 _USEFUL_BOUND = 0.5
 """Bounds on the error of probabilities above this are not reported."""
 
@@ -41,6 +42,7 @@ def predict(
     nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 2,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: experiment.on-missing=skip")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
+    trust: Annotated[bool, typer.Option("--trust", help=TRUST)] = False,
 ) -> None:
     """Predict new data with the models of a run, or samples and later windows with a run of f3 or f3-forecast.
 
@@ -67,7 +69,7 @@ def predict(
 
     console = Console()
     with messages_for_people():
-        trained = RunFolder.open(run)
+        trained = RunFolder.open(run, trust)
         if data is not None and not has_fusion_model(trained):
             refuse({"--samples": samples, "--draws": draws, "--secret": secret, "--set": set_}, "f3")
             _predict_new(console, trained, data, client, target, windows, out)
@@ -88,6 +90,7 @@ def export(
     client: Annotated[
         str | None, typer.Option(help="The client whose model to write; by default the global one.")
     ] = None,
+    trust: Annotated[bool, typer.Option("--trust", help=TRUST)] = False,
 ) -> None:
     """Write a trained model with its scaling for other programs.
 
@@ -99,7 +102,7 @@ def export(
 
     console = Console()
     with messages_for_people():
-        written = load_run(run).export(file, client)
+        written = load_run(run, trust).export(file, client)
     console.print(f"Model: {written}", markup=False, soft_wrap=True, highlight=False)
 
 

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from fedgraph.commands.deployment.node_command import pairs
+from fedgraph.commands.predict import TRUST
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.terminal import ended_by_hand, messages_for_people
 
@@ -37,6 +38,7 @@ def run(
         list[str] | None, typer.Option(help="A key of all node configs: key=value; of one site: mercy:key=value.")
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Resume the run in this folder.")] = None,
+    trust: Annotated[bool, typer.Option("--trust", help=f"With --resume: {TRUST[0].lower()}{TRUST[1:]}")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No live display, only the results.")] = False,
 ) -> None:
     """Run an experiment, or resume one that was stopped.
@@ -61,7 +63,9 @@ def run(
                 raise ExperimentError(
                     "--resume cannot be combined with --set, --compare, --out, --model, --node-config and --site"
                 )
-            runs = side_by_side([go_on(resume, grid=grid, nodes=nodes, data_dir=data_dir, progress=not quiet)])
+            runs = side_by_side(
+                [go_on(resume, grid=grid, nodes=nodes, data_dir=data_dir, progress=not quiet, trust=trust)]
+            )
         else:
             runs = run_methods(
                 experiment,

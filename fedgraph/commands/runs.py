@@ -17,8 +17,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedgraph.commands.predict import TRUST
 from fedgraph.support.errors import RunError
 from fedgraph.support.terminal import messages_for_people
+from fedgraph.support.untrusted import check_files
 
 _EXPERIMENT = "experiment.toml"
 _TAIL_BYTES = 1 << 20
@@ -91,12 +93,13 @@ def runs(
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs with the same data.")],
+    trust: Annotated[bool, typer.Option("--trust", help=TRUST)] = False,
 ) -> None:
     """Show the results of finished runs side by side."""
     from fedgraph.runs import compare as side_by_side
 
     with messages_for_people():
-        compared = side_by_side(runs)
+        compared = side_by_side(runs, trust)
     console = Console()
     console.print(compared)
     for label, run in zip(compared.labels, compared, strict=True):
@@ -106,6 +109,7 @@ def compare(
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folder of a finished run, or of several with the same data.")],
     out: Annotated[Path | None, typer.Option(help="The file, instead of report.html or comparison.html.")] = None,
+    trust: Annotated[bool, typer.Option("--trust", help=TRUST)] = False,
 ) -> None:
     """Write a page about a run, or one that compares several.
 
@@ -114,7 +118,7 @@ def report(
     from fedgraph.runs.reports.page import report as write
 
     with messages_for_people():
-        written = write(runs, out)
+        written = write(runs, out, trust)
     Console().print(f"Report: {written}", markup=False, soft_wrap=True, highlight=False)
 
 
@@ -153,6 +157,7 @@ def list_runs(folder: Path) -> tuple[list[ListedRun], list[str]]:
 
 def look_at_run(path: Path) -> ListedRun:
     """Read the row of one run folder. Raises RunError when it is not a run folder, or a file is damaged."""
+    check_files(path)
     try:
         experiment = tomllib.loads((path / _EXPERIMENT).read_text(encoding="utf-8"))
         head, data = experiment["experiment"], str(experiment["data"]["set"])

@@ -58,7 +58,7 @@ def as_file(data: Any, folder: Path, name: str = "data", where: str = "the input
     table = with_marked_categories(as_arrow(_flat(data) if is_frame else data, where))
     file = folder / f"{name}.parquet"
     with replacing(file) as temporary:
-        pyarrow.parquet.write_table(table, temporary)
+        pyarrow.parquet.write_table(table, temporary, write_page_checksum=True)
     return file
 
 

@@ -10,8 +10,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+from fedgraph.support.csv_text import composed
 from fedgraph.support.errors import DataError, IdentityError
-from fedgraph.support.files import composed
 
 OWN_TITLE = "own data"
 """Replaces the name of a node's own file in everything that leaves the node."""

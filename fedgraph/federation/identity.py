@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
+from fedgraph.support.csv_text import composed
 from fedgraph.support.errors import ExperimentError, IdentityError, closest_first
-from fedgraph.support.files import composed
 
 
 def listed(text: str) -> list[str]:

@@ -10,7 +10,8 @@ from torch import Tensor
 from fedgraph.data.owners import SAMPLE_SPLITS
 from fedgraph.fusion.joined_samples import JoinedSamples
 from fedgraph.fusion.scores import decided
-from fedgraph.support.files import as_csv, write_atomically
+from fedgraph.support.csv_text import as_csv
+from fedgraph.support.files import write_atomically
 
 
 def write_predictions(path: Path, joined: JoinedSamples, probabilities: Tensor, deviations: Tensor) -> None:

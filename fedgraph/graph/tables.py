@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedgraph.support.csv_text import OTHER_ENCODING, composed, csv_encoding, detect_separator, with_decimal_point
 from fedgraph.support.errors import GraphError
-from fedgraph.support.files import OTHER_ENCODING, composed, csv_encoding, detect_separator, with_decimal_point
 
 _SOURCE, _TARGET = ("from", "source"), ("to", "target")
 _DISTANCE, _WEIGHT = ("cost", "distance"), ("weight",)

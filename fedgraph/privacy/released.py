@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.support.errors import RunError
-from fedgraph.support.files import json_digest, load_state, locked, save_state
+from fedgraph.support.files import json_digest, load_state, locked, private_folder, save_state
 
 
 class Released:
@@ -50,7 +50,7 @@ class Released:
         """
         if not keys:
             return draw(torch.zeros(0, dtype=torch.int64))
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(self.path.parent)
         # Concurrent requests must not draw twice for one sample.
         with locked(self.path.with_suffix(".lock")):
             kept = load_state(self.path) if self.path.exists() else {"keys": [], "rows": None}

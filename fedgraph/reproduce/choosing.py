@@ -18,7 +18,7 @@ from fedgraph.reproduce.execution import failure
 from fedgraph.reproduce.quantity import Quantity
 from fedgraph.reproduce.table import ColumnTable, RowTable
 from fedgraph.runs import RunFolder
-from fedgraph.support.files import as_csv
+from fedgraph.support.csv_text import as_csv
 
 
 @dataclass(frozen=True)

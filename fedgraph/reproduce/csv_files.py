@@ -7,7 +7,7 @@ from typing import Any
 
 from fedgraph.reproduce.quantity import GRAPH, PEERS
 from fedgraph.reproduce.results import Results
-from fedgraph.support.files import as_csv
+from fedgraph.support.csv_text import as_csv
 
 
 def long_csv(results: Results) -> str:

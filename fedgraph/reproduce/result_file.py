@@ -33,8 +33,9 @@ from fedgraph.reproduce.table import (
     RowTable,
 )
 from fedgraph.reproduce.table_files import load_table
+from fedgraph.support.csv_text import as_csv
 from fedgraph.support.errors import ExperimentError, if_any
-from fedgraph.support.files import as_csv, json_digest, write_atomically
+from fedgraph.support.files import json_digest, write_atomically
 
 PUBLISHED = "published"
 """Source of a value printed in the paper, in a file without a table."""

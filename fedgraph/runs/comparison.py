@@ -139,13 +139,15 @@ class Comparison(Sequence[Run]):
         return as_html(self.summaries)
 
 
-def compare(runs: Sequence[Run | str | Path]) -> Comparison:
+def compare(runs: Sequence[Run | str | Path], trust: bool = False) -> Comparison:
     """Compare finished runs with the same data.
 
     Parameters
     ----------
     runs : sequence of Run, str or Path
         Runs or their folders.
+    trust : bool
+        Whether code in the folders that the runs name is imported, see :meth:`RunFolder.open`.
 
     Returns
     -------
@@ -162,4 +164,4 @@ def compare(runs: Sequence[Run | str | Path]) -> Comparison:
     # A string would be iterated letter by letter.
     if isinstance(runs, str | PathLike) or not isinstance(runs, Iterable):
         raise RunError(f"compare expects a list of runs or run folders, such as [run, other], got {runs!r}")
-    return Comparison([run if isinstance(run, Run) else load_run(run) for run in runs])
+    return Comparison([run if isinstance(run, Run) else load_run(run, trust) for run in runs])

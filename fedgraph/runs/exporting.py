@@ -10,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from fedgraph.data.preprocessing import Answering, AnsweringOfGraphs
 from fedgraph.support.errors import RunError
-from fedgraph.support.files import replacing, write_atomically
+from fedgraph.support.files import replacing, write_tensors
 
 _OPSET = 17
 
@@ -46,8 +45,7 @@ def export(module: Answering | AnsweringOfGraphs, file: Path, about: dict[str, s
     metadata = {**about, "task": json.dumps(task)}
     if file.suffix == ".safetensors":
         scaling = "none" if task["level"] else _SCALING
-        tensors = {name: value.detach().contiguous().clone() for name, value in module.state_dict().items()}
-        write_atomically(file, save(tensors, metadata={**metadata, "scaling": scaling}))
+        write_tensors(file, module.state_dict(), {**metadata, "scaling": scaling}, private=False)
     elif file.suffix == ".onnx":
         if isinstance(module, AnsweringOfGraphs):
             raise RunError("models of graphs cannot be exported to ONNX: use .safetensors instead")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import signature
 from os import PathLike
 from pathlib import Path
@@ -26,7 +26,6 @@ from fedgraph.runs.reports.plot import picture_of_runs
 from fedgraph.runs.reports.tables import as_html
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.files import file_name
-from fedgraph.support.plugins import add_plugin_paths
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +56,7 @@ class Run:
                 f"{folder.path} is not finished: leave it out, or finish it first (fedgraph run --resume FOLDER)"
             )
         self.folder = folder
-        add_plugin_paths(folder.environment.get("plugins", []))
+        folder.find_code()
         self.summary: dict[str, Any] = folder.summary()
 
     @property
@@ -183,7 +182,7 @@ class Run:
                 "machines keep theirs"
             )
         names = {file_name(name): name for name in self.clients.index}
-        read = {"csv": pd.read_csv, "parquet": pd.read_parquet}
+        read = {"csv": pd.read_csv, "parquet": partial(pd.read_parquet, page_checksum_verification=True)}
         parts = {names[file.stem]: self._read(read[file.suffix[1:]], file) for file in files}
         return pd.concat(parts, names=["client"]).reset_index(level=0).reset_index(drop=True)
 
@@ -413,8 +412,10 @@ class Run:
         return as_html([self.summary])
 
 
-def load_run(path: str | Path) -> Run:
+def load_run(path: str | Path, trust: bool = False) -> Run:
     """Read a finished run from the path of its run folder.
+
+    ``trust`` is for one's own runs, see :meth:`RunFolder.open`.
 
     Raises
     ------
@@ -428,4 +429,4 @@ def load_run(path: str | Path) -> Run:
     """
     if not isinstance(path, str | PathLike):
         raise RunError(f"load_run expects the path of a run folder, got {path!r}")
-    return Run(RunFolder.open(path))
+    return Run(RunFolder.open(path, trust))

@@ -32,14 +32,15 @@ from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import (
     State,
     load_json,
-    load_values,
     locked,
     make_folder,
     remove_unfinished,
     write_atomically,
     written,
 )
+from fedgraph.support.plugins import add_plugin_paths
 from fedgraph.support.settings import Settings
+from fedgraph.support.untrusted import EntryFormatter, check_files
 
 _ALONE = "only one client took part: nothing was federated, and results are those of its own data"
 
@@ -56,12 +57,15 @@ class RunFolder:
     ----------
     notes : list of str
         First notes of ``summary.json``.
+    trusted : bool
+        Whether modules of the folders that the run recorded are imported; see :meth:`open`.
     on_line : callable or None
         Called with each line that is added to ``metrics.jsonl``.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.trusted = False
         self.notes: list[str] = []
         self.on_line: Callable[[Mapping[str, Any]], None] | None = None
 
@@ -137,13 +141,21 @@ class RunFolder:
             ) from None
 
     @classmethod
-    def open(cls, path: str | Path | RunFolder) -> RunFolder:
+    def open(cls, path: str | Path | RunFolder, trust: bool = False) -> RunFolder:
         """Open an existing run folder, by path or by its name in the folder ``runs``.
+
+        Parameters
+        ----------
+        path : str, Path or RunFolder
+            The folder.
+        trust : bool
+            Whether the folder is one's own: code in the folders that it names is imported. A folder that somebody else
+            made is data, for which only code that is installed, or in the current folder, is used.
 
         Raises
         ------
         RunError
-            When it does not exist, or is not a run folder.
+            When it does not exist, is not a run folder, or has links or pipes.
         """
         folder = Path(path).resolve()
         if not folder.exists() and (Path("runs") / path / "experiment.toml").is_file():
@@ -154,7 +166,10 @@ class RunFolder:
             lost = "; logs/begun-with.toml is the one that it began with: copy it there"
             known = cls(folder).begun_with.is_file()
             raise RunError(f"{folder} is not a run folder: it has no experiment.toml{lost if known else ''}")
-        return cls(folder)
+        check_files(folder)
+        opened = cls(folder)
+        opened.trusted = trust or (isinstance(path, RunFolder) and path.trusted)
+        return opened
 
     def remove_unless_begun(self) -> bool:
         """Remove the folder if the run has written no results yet, and return whether it was removed."""
@@ -169,6 +184,12 @@ class RunFolder:
     def plugins(self) -> list[str]:
         """Folders whose modules the experiment may name."""
         return list(self._environment.get("plugins", []))
+
+    def find_code(self) -> None:
+        """Let modules of the current folder be imported, and if the run is trusted, of the folders that it recorded."""
+        here = Path.cwd()
+        own = [] if here.is_relative_to(self.path) and not self.trusted else [str(here)]
+        add_plugin_paths([*self.environment.get("plugins", ()), *own] if self.trusted else own)
 
     @property
     def code(self) -> str:
@@ -216,7 +237,7 @@ class RunFolder:
         """Return the clients at the last checkpoint, for whom a resumed run waits; empty without a checkpoint."""
         if not self.checkpoint.exists():
             return ()
-        saved = read_checkpoint(self.checkpoint, load_values)
+        saved = read_checkpoint(self.checkpoint)
         present = saved.get("there", {})
         return tuple(saved.get("clients", ())) or (*present.get("names", ()), *present.get("absent", ()))
 
@@ -382,7 +403,7 @@ class RunFolder:
         """Append the project's log messages to ``logs/run.log``; the caller removes the handler."""
         (self.path / "logs").mkdir(exist_ok=True)
         handler = logging.FileHandler(self.path / "logs" / "run.log", encoding="utf-8")
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        handler.setFormatter(EntryFormatter("%(asctime)s %(levelname)s %(message)s"))
         handler.setLevel(logging.INFO)
         logger = logging.getLogger("fedgraph")
         logger.addHandler(handler)

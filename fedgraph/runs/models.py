@@ -16,7 +16,7 @@ from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.reading import how_to_write_again
 from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import RunError
-from fedgraph.support.files import file_name
+from fedgraph.support.files import run_state
 from fedgraph.training import ClientState, state_folder
 
 
@@ -115,12 +115,16 @@ class RunModels(Mapping[str, dict[str, Tensor]]):
 
     def place(self, purpose: str) -> Path:
         """Return the path, relative to a state folder, of the nodes' state of the run for ``purpose``."""
-        return Path(file_name(self.run)) / purpose
+        return run_state(Path(), self.run) / purpose
 
     def kept(self, purpose: str) -> Path:
         """Return the folder with the nodes' state: in the run folder, else in this machine's state folder."""
-        in_run, on_machine = (folder / self.place(purpose) for folder in (self.path / "nodes", state_folder()))
-        return on_machine if on_machine.is_dir() and not in_run.is_dir() else in_run
+        return run_state(self._state_folder(purpose), self.run) / purpose
+
+    def _state_folder(self, purpose: str) -> Path:
+        in_run, on_machine = self.path / "nodes", state_folder()
+        there = {folder: (run_state(folder, self.run) / purpose).is_dir() for folder in (in_run, on_machine)}
+        return on_machine if there[on_machine] and not there[in_run] else in_run
 
     @property
     def _method(self) -> str:
@@ -156,8 +160,8 @@ class RunModels(Mapping[str, dict[str, Tensor]]):
         """Read the model of a client from its node's state."""
         after, layout = self._with_nodes["round"], self.stacked.layout
         empty = {"parameters": torch.full((layout.num_parameters,), torch.nan), "round": torch.tensor(-1)}
-        place, folder = self.place(ClientState.MEASURED), self.kept(ClientState.MEASURED)
-        state = ClientState(folder.parent.parent, self.run, ClientState.MEASURED).load([client], after + 1, empty)
+        place, folder = self.place(ClientState.MEASURED), self._state_folder(ClientState.MEASURED)
+        state = ClientState(folder, self.run, ClientState.MEASURED).load([client], after + 1, empty)
         if int(state["round"][0]) != after:
             raise RunError(
                 f"{self.path}: the final model of '{client}' is at its node, since '{self._method}' does not send it: "

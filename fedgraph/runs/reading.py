@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +80,9 @@ def how_to_write_again(folder: Path) -> str:
     return f"put a copy of it back, or remove summary.json, and `fedgraph run --resume {folder}` writes it again"
 
 
-def read_checkpoint(file: Path, read: Callable[[Path], State] = load_state) -> State:
+def read_checkpoint(file: Path) -> State:
     """Read the checkpoint of a run. Raises RunError for a file that is broken."""
     try:
-        return read(file)
+        return load_state(file)
     except RunError as error:
         raise RunError(f"{error}; remove this file, and the run begins anew") from None

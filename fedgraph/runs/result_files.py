@@ -10,15 +10,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from fedgraph.messages.frozen_layers import FrozenLayers
 from fedgraph.models import Layout
 from fedgraph.runs.reading import how_to_write_again
 from fedgraph.support.errors import RunError
-from fedgraph.support.files import write_atomically
+from fedgraph.support.files import read_tensors, write_tensors
 
 
 def write_models(
@@ -47,12 +45,12 @@ def write_models(
         Layers of all models that are not in ``layout``.
     """
     stacked = layout.unflatten(models)
-    tensors = {f"clients/{name}": value.contiguous() for name, value in stacked.items()}
+    tensors = {f"clients/{name}": value for name, value in stacked.items()}
     if global_model is not None:
         tensors |= {f"global/{name}": value for name, value in layout.row_state(global_model).items()}
     if frozen is not None:
         tensors |= {f"frozen/{name}": value for name, value in frozen.layout.row_state(frozen.row).items()}
-    write_atomically(path, save(tensors, metadata={"clients": json.dumps(list(names))}))
+    write_tensors(path, tensors, {"clients": json.dumps(list(names))})
 
 
 def load_models(path: str | Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor] | None]:
@@ -71,10 +69,9 @@ def load_models(path: str | Path) -> tuple[dict[str, dict[str, Tensor]], dict[st
         When the file is missing or broken.
     """
     try:
-        with safe_open(str(path), framework="pt") as stream:
-            names = json.loads(stream.metadata()["clients"])
-            tensors = {key: stream.get_tensor(key) for key in stream.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        tensors, metadata = read_tensors(Path(path))
+        names = json.loads(metadata["clients"])
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"cannot read {path} ({error}): {how_to_write_again(Path(path).parent)}") from None
     stacked = {key.removeprefix("clients/"): value for key, value in tensors.items() if key.startswith("clients/")}
     shared = {key.removeprefix("global/"): value for key, value in tensors.items() if key.startswith("global/")}

@@ -25,7 +25,6 @@ from fedgraph.starting.node_config import SITES, with_aggregators, with_data_of_
 from fedgraph.starting.running import check_grid, check_sites_grid, run_one
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import file_name
-from fedgraph.support.plugins import add_plugin_paths
 from fedgraph.support.settings import selected
 
 
@@ -44,6 +43,7 @@ def predict(
     nodes: int = 2,
     data_dir: str | Path | None = None,
     progress: bool = True,
+    trust: bool = False,
 ) -> Any:
     """Predict new data by a run of any method, or samples and later windows by one of ``f3`` or ``f3-forecast``.
 
@@ -81,6 +81,8 @@ def predict(
         Data folder; by default that of ``FEDGRAPH_DATA``.
     progress : bool, default True
         Whether to show progress.
+    trust : bool, default False
+        Whether code in the folders that the run names is imported, see :meth:`fedgraph.runs.RunFolder.open`.
 
     Returns
     -------
@@ -93,7 +95,7 @@ def predict(
     FedgraphError
         For options that the method does not have, and where the predictions cannot be made.
     """
-    trained = run.folder if isinstance(run, Run) else run if isinstance(run, RunFolder) else RunFolder.open(run)
+    trained = run.folder if isinstance(run, Run) else run if isinstance(run, RunFolder) else RunFolder.open(run, trust)
     console = Console(quiet=not progress)
     options = {"samples": samples, "draws": draws, "secret": secret, "set": set or None}
     if data is not None and not has_fusion_model(trained):
@@ -147,7 +149,7 @@ class Prediction:
         data: Any = None,
     ) -> Prediction:
         """Check what is asked, as for :func:`predict`, and write new data to a file."""
-        add_plugin_paths(trained.plugins)
+        trained.find_code()
         _check_has_fusion_model(trained)
         head = load_experiment(trained.path / "experiment.toml")
         options = {"samples": samples, "draws": draws, "secret": secret, "windows": windows}

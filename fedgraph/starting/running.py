@@ -26,10 +26,11 @@ from fedgraph.starting.node_config import SITES, node_configs, node_options, sit
 from fedgraph.strategies.app import serve
 from fedgraph.strategies.engine.chosen import ChosenMethod, has_phases
 from fedgraph.support.errors import FULL_ERRORS, DiskError, ExperimentError, FedgraphError, RunError
-from fedgraph.support.files import load_values
+from fedgraph.support.files import load_state
 from fedgraph.support.plugins import add_plugin_paths, dotted_path, is_importable
 from fedgraph.support.settings import parse
 from fedgraph.support.status import STATUS_FILE, StatusFile, show, warnings_on
+from fedgraph.support.untrusted import indented
 
 GRIDS = ("local", "flower")
 
@@ -149,6 +150,7 @@ def resume(
     nodes: int = 2,
     data_dir: str | Path | None = None,
     progress: bool = True,
+    trust: bool = False,
 ) -> Run:
     """Continue a stopped run, with the same results as without the stop.
 
@@ -162,11 +164,13 @@ def resume(
         The run folder.
     grid, nodes, data_dir, progress
         As for :func:`run`.
+    trust : bool, default False
+        Whether code in the folders that the run names is imported, see :meth:`fedgraph.runs.RunFolder.open`.
     """
     check_grid(grid)
-    folder = RunFolder.open(path)
+    folder = RunFolder.open(path, trust)
     folder.check_unfinished()
-    add_plugin_paths(folder.plugins)
+    folder.find_code()
     experiment = load_experiment(folder.path / "experiment.toml")
     folder.check_goes_on(experiment, ChosenMethod(experiment).may_change)
     return _run_all([folder], grid, nodes, data_dir, progress, new=False)[0]
@@ -330,7 +334,7 @@ def _place_and_advice(folder: RunFolder, advice: str | None) -> str:
 
 def _can_be_read(checkpoint: Path) -> bool:
     try:
-        load_values(checkpoint)
+        load_state(checkpoint)
     except RunError:
         return False
     return True
@@ -458,7 +462,7 @@ def _follower(folder: RunFolder, display: LiveDisplay, console: Console) -> Call
         shown = len(complete)
         for warning in (line for line in status.new_lines() if line.level >= logging.WARNING):
             with (folder.path / "logs" / "flower.log").open("a") as log:
-                log.write(f"{warning.text}\n")
+                log.write(f"{indented(warning.text)}\n")
             # Errors end the run, with the same words.
             if warning.level == logging.WARNING:
                 show(warning, console)

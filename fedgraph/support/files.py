@@ -1,16 +1,13 @@
-"""Files: atomic writes, locks between processes, file names from user names, CSV text, and plain state.
+"""Files: atomic writes, locks between processes, file names from user names, tensors, and plain state.
 
 Plain state is a nested dict of tensors and JSON values in one safetensors file.
 """
 
 from __future__ import annotations
 
-import codecs
-import csv
 import errno
 import fcntl
 import hashlib
-import io
 import itertools
 import json
 import os
@@ -18,9 +15,8 @@ import re
 import shutil
 import tempfile
 import time
-import unicodedata
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,9 +25,10 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor
 
+from fedgraph.support.checksums import as_stored, verify, with_checksum
 from fedgraph.support.errors import DataError, DiskError, RunError
 
 _UNFINISHED = ".part"
@@ -91,16 +88,24 @@ def is_unfinished(name: str) -> bool:
     return name.startswith(".") and (name.endswith(_UNFINISHED) or _UNFINISHED_SAFETENSORS.fullmatch(name) is not None)
 
 
+def private_folder(folder: Path) -> Path:
+    """Create a folder, and those above that are missing, open to its user alone whatever the umask; return it."""
+    if not folder.is_dir():
+        private_folder(folder.parent).joinpath(folder.name).mkdir(0o700, exist_ok=True)
+    return folder
+
+
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, private: bool = False) -> Iterator[Path]:
     """Yield a file to fill within the block, which then replaces ``path`` atomically.
 
     A reader sees either the old or the new file, even if the process is killed. The new one is a hidden file in the
-    same folder, removed by an exception, or by :func:`remove_unfinished` after a kill. Raises DiskError, see
+    same folder, removed by an exception, or by :func:`remove_unfinished` after a kill. With ``private`` the file, and
+    folders that are created for it, are open to their user alone, whatever the umask. Raises DiskError, see
     :func:`written`.
     """
     with written(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent) if private else path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_UNFINISHED)
         os.close(descriptor)
         try:
@@ -108,7 +113,7 @@ def replacing(path: Path) -> Iterator[Path]:
             # Opened only now, as the writer may replace the file, as safetensors does.
             with open(temporary, "rb") as filled:
                 os.fsync(filled.fileno())
-            os.chmod(temporary, 0o644)
+            os.chmod(temporary, 0o600 if private else 0o644)
             os.replace(temporary, path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
@@ -136,9 +141,9 @@ def written(path: Path) -> Iterator[None]:
         raise DiskError(f"cannot write {path}: {os.strerror(number)}; make room on this disk, or repair it") from error
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, private: bool = False) -> None:
     """Replace ``path`` by ``data`` atomically; see :func:`replacing`."""
-    with replacing(path) as temporary:
+    with replacing(path, private) as temporary:
         temporary.write_bytes(data)
 
 
@@ -182,6 +187,19 @@ def file_name(name: str) -> str:
     return quote(name, safe="").replace(".", "%2E")
 
 
+_TIME = re.compile(r"-\d{8}-\d{6}(-|$)")
+
+
+def run_state(folder: Path, run: str) -> Path:
+    """Return the folder of a run in a state folder: apart from the node's own files, whatever the name of the run.
+
+    Older versions had the folders of runs beside the node's own files. The state of such a run stays there; it is
+    known by the time in its name, which no file of a node has.
+    """
+    place, before = folder / "runs" / file_name(run), folder / file_name(run)
+    return before if _TIME.search(run) and before.is_dir() and not place.is_dir() else place
+
+
 def json_digest(known: Any, default: Callable[[Any], Any] | None = None) -> str:
     """Return the SHA-256 of a JSON value as 64 hexadecimal digits, independent of the order of keys.
 
@@ -195,13 +213,6 @@ def json_digest(known: Any, default: Callable[[Any], Any] | None = None) -> str:
     return hashlib.sha256(json.dumps(known, sort_keys=True, default=default).encode()).hexdigest()
 
 
-def as_csv(lines: Iterable[Sequence[Any]]) -> str:
-    """Format rows of entries as CSV text; None is an empty entry."""
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows(lines)
-    return stream.getvalue()
-
-
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Read the arrays of an .npz file by name, without objects. Raises DataError for any other file."""
     try:
@@ -209,56 +220,6 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
             return {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} cannot be read as an .npz file ({error})") from None
-
-
-DECIMAL_COMMA = r"[+-]?\d*,\d+([eE][+-]?\d+)?"
-"""Numbers with a decimal comma."""
-
-
-_OTHER_SEPARATORS = (";", "\t", "|")
-
-
-def detect_separator(line: str) -> str:
-    """Return the delimiter of a CSV file with this header: of comma, semicolon, tab and bar the one
-    that makes the most cells, the first of equal ones. Beside the others, commas between digits are decimal ones.
-    """
-    line = re.sub(r"[\r\n]+", " ", line)  # a heading between quotes may have a line break
-    if any(separator in line for separator in _OTHER_SEPARATORS):
-        line = re.sub(r"(?<=\d),(?=\d)", ".", line)
-    return max((",", *_OTHER_SEPARATORS), key=lambda separator: len(next(csv.reader([line], delimiter=separator), [])))
-
-
-OTHER_ENCODING = "cp1252"
-"""Windows-1252, the encoding of CSV files that are neither UTF-8 nor marked as UTF-16."""
-
-
-def csv_encoding(data: bytes, whole: bool = False) -> str:
-    """Return the encoding of a CSV file from its first bytes: UTF-16 with its mark, UTF-8, or else Windows-1252.
-
-    Parameters
-    ----------
-    data : bytes
-        They may end within a character, unless they are the ``whole`` file.
-    whole : bool
-        Whether the file ends here.
-    """
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(data, whole)
-    except UnicodeDecodeError:
-        return OTHER_ENCODING
-    return "utf-8"
-
-
-def composed(text: str) -> str:
-    """Return a text in Unicode normal form C, unlike file names on some systems."""
-    return unicodedata.normalize("NFC", text)
-
-
-def with_decimal_point(cell: str) -> str:
-    """Replace the decimal comma of a number such as ``1,5`` by a point; other text is unchanged."""
-    return cell.replace(",", ".") if re.fullmatch(DECIMAL_COMMA, cell) else cell
 
 
 State = dict[str, Any]
@@ -272,34 +233,45 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
     """Write a state to a safetensors file, atomically."""
     tensors: dict[str, Tensor] = {}
     values = _take_tensors(state, (), tensors)
-    data = save(tensors, metadata={"state": json.dumps(values)})
-    write_atomically(path, data)
+    write_tensors(path, tensors, {"state": json.dumps(values)})
 
 
 def load_state(path: Path) -> State:
-    """Read a state. Raises RunError for a file that is missing, broken or not written by :func:`save_state`."""
-    with _saved_state(path) as (values, stream):
-        # A clone is aligned as in a run without a stop.
-        tensors = {name: stream.get_tensor(name).clone() for name in stream.keys()}  # noqa: SIM118
-    restored = _put_tensors(values, (), tensors)
+    """Read a state. Raises RunError for a file that is missing, damaged or not written by :func:`save_state`."""
+    try:
+        tensors, metadata = read_tensors(path)
+        restored = _put_tensors(json.loads(metadata["state"]), (), tensors)
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise RunError(f"cannot read the saved state {path}: {error}") from None
     assert isinstance(restored, dict)
     return restored
 
 
-def load_values(path: Path) -> dict[str, Any]:
-    """Read a state without its tensors. Raises RunError as :func:`load_state`."""
-    with _saved_state(path) as (values, _):
-        return dict(values)
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None, private: bool = True
+) -> None:
+    """Write a safetensors file with a checksum atomically; see :func:`replacing` for ``private``."""
+    stored = as_stored(tensors)
+    with replacing(path, private) as temporary:
+        # Directly from the tensors to the file: gathering the bytes first is several times slower.
+        save_file(stored, temporary, with_checksum(stored, metadata or {}))
 
 
-@contextmanager
-def _saved_state(path: Path) -> Iterator[tuple[Any, Any]]:
-    """Yield the values of a state, with places for its tensors, and the open file."""
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read the tensors and the metadata of a safetensors file, with its checksum if it has one.
+
+    Raises FileNotFoundError for a file that is missing, and ValueError or OSError for one that is damaged or of another
+    kind.
+    """
     try:
         with safe_open(str(path), framework="pt") as stream:
-            yield json.loads(stream.metadata()["state"]), stream
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise RunError(f"cannot read the saved state {path}: {error}") from None
+            metadata = stream.metadata() or {}
+            # A clone is aligned as in a run without a stop.
+            tensors = {name: stream.get_tensor(name).clone() for name in stream.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
+    verify(tensors, metadata)
+    return tensors, metadata
 
 
 def load_json(path: Path) -> dict[str, Any]:
@@ -320,10 +292,7 @@ def json_object(content: bytes) -> dict[str, Any]:
 
 def _take_tensors(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
-        tensor = value.detach().cpu().contiguous()
-        # The file format refuses tensors that share memory.
-        stored = {other.untyped_storage().data_ptr() for other in tensors.values()}
-        tensors[_SEPARATOR.join(path)] = tensor.clone() if tensor.untyped_storage().data_ptr() in stored else tensor
+        tensors[_SEPARATOR.join(path)] = value
         return _TENSOR
     if isinstance(value, Mapping):
         return {key: _take_tensors(item, (*path, key), tensors) for key, item in value.items()}

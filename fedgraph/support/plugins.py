@@ -6,8 +6,9 @@ import importlib
 import importlib.util
 import logging
 import os
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,6 +31,11 @@ def add_plugin_paths(folders: Sequence[str]) -> None:
     new, here = [folder for folder in dict.fromkeys(folders) if folder not in sys.path], str(_here())
     place = sys.path.index(here) if here in sys.path else len(sys.path)
     sys.path[place:place] = new
+
+
+def is_run_folder(folder: str | Path, run_config: Mapping[str, Any]) -> bool:
+    """Return whether a folder with an experiment is that of the run itself, in which no module is looked for."""
+    return f"output.resume={folder}" in shlex.split(str(run_config.get("set", "")))
 
 
 def dotted_path(found: type | Callable[..., Any] | str) -> str:
@@ -78,7 +84,10 @@ def load_object(path: str, key: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        advice = f"{_moved_hint(module_name)}Its folder must be on PYTHONPATH, or be the folder you start from"
+        advice = (
+            f"{_moved_hint(module_name)}Its folder must be on PYTHONPATH, or be the folder you start from; that "
+            "which a run folder names is used with --trust (in Python trust=True)"
+        )
         missing = error.name or module_name
         if missing.startswith("fedgraph."):
             advice = "This version of fedgraph does not have it: CHANGELOG.md says what took its place"

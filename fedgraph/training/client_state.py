@@ -1,6 +1,6 @@
 """State of clients between rounds, kept by their node: one file per round for the clients saved together.
 
-    state folder / run / purpose / digest of the client names / round-<round>-save-<number>-<attempt>.safetensors
+    state folder / runs / run / purpose / digest of the client names / round-<round>-save-<number>-<attempt>.safetensors
 
 Clients may be saved in different groups later (a resumed run assigns them to other nodes, a request is for some of a
 node's clients), and nodes of one machine may share the folder. The number of a save exceeds those of all earlier saves
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.support.errors import RunError, if_any
-from fedgraph.support.files import file_name, is_unfinished, json_digest
+from fedgraph.support.files import is_unfinished, json_digest, run_state
 from fedgraph.training.row_file import read_clients, read_rows, write_rows
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
@@ -89,7 +89,7 @@ class ClientState:
     """A round after all others, to load what was saved last, whatever its round and attempt."""
 
     def __init__(self, folder: Path, run: str, purpose: str, attempts: Mapping[str, int] | None = None) -> None:
-        self._folder = folder / file_name(run) / purpose
+        self._folder = run_state(folder, run) / purpose
         self._attempts = dict(attempts or {})
         self.found: dict[str, int] = {}
         self.saved: int | None = None

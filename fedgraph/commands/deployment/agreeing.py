@@ -13,7 +13,7 @@ from rich.console import Console
 from fedgraph.clients.engine.agreement import changed_keys, keys_of
 from fedgraph.experiment import Experiment
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.files import json_digest, load_json, write_atomically
+from fedgraph.support.files import json_digest, load_json, private_folder, write_atomically
 
 
 def agreement_lines(experiment: Experiment) -> list[str]:
@@ -46,8 +46,9 @@ def agree(experiment: Experiment, clients: Sequence[str], state: Path, accepted:
             raise ExperimentError("this is not the experiment that was agreed to before: accept it with --agree")
         typer.confirm("Agree to it?", abort=True)
     if changes or not kept.exists():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(kept, json.dumps({"clients": list(clients), "keys": keys_of(experiment)}, indent=1).encode())
+        private_folder(kept.parent)
+        agreed = {"clients": list(clients), "keys": keys_of(experiment)}
+        write_atomically(kept, json.dumps(agreed, indent=1).encode(), private=True)
 
 
 def show_changes(experiment: Experiment, clients: Sequence[str], state: Path, console: Console) -> list[str]:

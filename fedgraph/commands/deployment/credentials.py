@@ -90,7 +90,7 @@ def make_test_credentials(folder: Path, hosts: Iterable[str], nodes: Iterable[st
     RunError
         When the folder is not empty or cannot be written, or node names repeat.
     """
-    from fedgraph.support.files import file_name
+    from fedgraph.support.files import file_name, private_folder
 
     paths, names = Credentials(folder), list(nodes)
     if folder.exists() and any(folder.iterdir()):
@@ -98,8 +98,9 @@ def make_test_credentials(folder: Path, hosts: Iterable[str], nodes: Iterable[st
     if len({file_name(name) for name in names}) < len(names):
         raise RunError(f"node names must differ: {', '.join(names)}")
     try:
-        for each in (paths.certificate.parent, paths.public_keys, paths.folder / "nodes"):
+        for each in (paths.certificate.parent, paths.public_keys):
             each.mkdir(parents=True)
+        private_folder(paths.folder / "nodes")
         authority_key, authority = _authority(days)
         key, certificate = _server(list(hosts), authority_key, authority, days)
         paths.authority.write_bytes(authority.public_bytes(Encoding.PEM))

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from fedgraph.support.errors import RunError
 from fedgraph.support.status import STATUS_FILE, Line, StatusFile, printable, show
+from fedgraph.support.untrusted import EntryFormatter
 
 _INFORMS = re.compile(r"(?:\d{4}-\S+ )?(?:INFO|DEBUG)\b")
 """Beginning of informative lines of Flower and its web server, which are not shown."""
@@ -61,16 +62,18 @@ class Screen:
         reactions: Mapping[str, Reaction],
         on_line: Callable[[], None] = lambda: None,
     ) -> None:
+        from fedgraph.support.files import private_folder  # which loads PyTorch
+
         self.log, self.ending = log, False
         self._console, self._verbose = console, verbose
         self._reactions = {re.compile(pattern): reaction for pattern, reaction in reactions.items()}
         self._on_line = on_line
         try:
-            log.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(log.parent)
             self._file = RotatingFileHandler(log, maxBytes=_LOG_BYTES, backupCount=_LOGS_KEPT, encoding="utf-8")
         except OSError as error:
             raise RunError(f"cannot write the log {log} ({error.strerror}): choose another file with --log") from None
-        self._file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        self._file.setFormatter(EntryFormatter("%(asctime)s %(message)s"))
 
     def print(self, text: str) -> None:
         """Show and log a line."""

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
+from fedgraph.support.csv_text import DECIMAL_COMMA
 from fedgraph.support.errors import DataError
-from fedgraph.support.files import DECIMAL_COMMA
 
 EMPTY = ("",)
 """What marks a missing value in any case: the empty cell."""

@@ -20,8 +20,9 @@ import pyarrow.parquet
 from fedgraph.data.columns.cells import MISSING, Thousands, is_text, mask_missing, normalise_numbers
 from fedgraph.data.columns.table import Table
 from fedgraph.data.own import LOOKED_FOR
+from fedgraph.support.csv_text import OTHER_ENCODING, composed, csv_encoding, detect_separator
 from fedgraph.support.errors import DataError, counted, quoted
-from fedgraph.support.files import OTHER_ENCODING, composed, csv_encoding, detect_separator, read_arrays
+from fedgraph.support.files import read_arrays
 from fedgraph.support.untrusted import in_short
 
 _HEAD = 1 << 16
@@ -257,7 +258,7 @@ def _is_empty(column: pa.ChunkedArray) -> bool:
 def _parquet(path: Path, columns: tuple[str, ...]) -> pa.Table:
     if columns:
         raise DataError(f"{path} names its columns itself: leave out [data] columns")
-    return pyarrow.parquet.ParquetFile(path).read()
+    return pyarrow.parquet.ParquetFile(path, page_checksum_verification=True).read()
 
 
 def _array(path: Path, columns: tuple[str, ...]) -> pa.Table:

@@ -14,8 +14,9 @@ import torch
 
 from fedgraph.data.graphs.labelled import PARTS, Raw, as_tensor
 from fedgraph.data.own import CLIENT, LOOKED_FOR
+from fedgraph.support.csv_text import composed
 from fedgraph.support.errors import DataError
-from fedgraph.support.files import composed, read_arrays, write_atomically
+from fedgraph.support.files import read_arrays, write_atomically
 
 SUFFIXES = (".pt", ".pth", ".npz")
 

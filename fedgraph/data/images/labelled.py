@@ -15,8 +15,9 @@ from PIL import Image, ImageOps
 
 from fedgraph.data.images.image_files import Bytes, FileKey, Images, file_key
 from fedgraph.data.own import LOOKED_FOR
+from fedgraph.support.csv_text import composed
 from fedgraph.support.errors import DataError, counted, quoted
-from fedgraph.support.files import composed, read_arrays
+from fedgraph.support.files import read_arrays
 
 _MODES = {1: "L", 3: "RGB"}
 _NO_FILES = {"thumbs.db", "desktop.ini", "__macosx"}

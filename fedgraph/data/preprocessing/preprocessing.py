@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError, RunError
-from fedgraph.support.files import json_digest, write_atomically
+from fedgraph.support.files import json_digest, read_tensors, write_tensors
 from fedgraph.support.plugins import dotted_path, load_object
 from fedgraph.support.settings import Settings
 
@@ -150,22 +148,18 @@ class Preprocessing:
             "settings": self.form.model_dump_json(),
             "clients": json.dumps(list(self.names)),
         }
-        tensors = {name: values.contiguous() for name, values in self.scales.items()}
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / f"{json_digest(sorted(self.names))[:32]}.safetensors", save(tensors, metadata=head))
+        write_tensors(folder / f"{json_digest(sorted(self.names))[:32]}.safetensors", self.scales, head)
 
     @classmethod
     def read(cls, file: Path) -> Preprocessing:
         """Read what :meth:`write` wrote. Raises RunError for a file that is damaged."""
         try:
-            with safe_open(str(file), framework="pt") as stream:
-                head = stream.metadata()
-                scales = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+            scales, head = read_tensors(file)
             kind: Any = load_object(head["form"], "the preprocessing of the run")
             if not (isinstance(kind, type) and issubclass(kind, Form)):
                 raise TypeError(f"{head['form']} is no form of data")
             return cls(kind.model_validate_json(head["settings"]), tuple(json.loads(head["clients"])), scales)
-        except (KeyError, ValueError, OSError, TypeError, SafetensorError) as error:
+        except (KeyError, ValueError, OSError, TypeError) as error:
             raise RunError(f"{file} cannot be read: {error}; put a copy of it back") from None
 
     @classmethod

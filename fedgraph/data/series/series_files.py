@@ -18,8 +18,8 @@ from fedgraph.data.own import LOOKED_FOR
 from fedgraph.data.series.column_files import DEFAULT_READING, Reading, read_column_file
 from fedgraph.data.series.stamps import Clock, parse_times
 from fedgraph.data.series.times import MissingSteps, later, missing_steps, step_of
+from fedgraph.support.csv_text import composed
 from fedgraph.support.errors import DataError
-from fedgraph.support.files import composed
 
 KNOWN_ARRAYS = ("speed", "flow", "data", "values", "series", "df")
 KNOWN_NAMES = ("names", "sensor_ids", "client_names", "ids")

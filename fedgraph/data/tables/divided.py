@@ -25,8 +25,8 @@ from fedgraph.data.schema.inference import check_dropped
 from fedgraph.data.tables.client_tables import ClientTableSettings, ClientTableSource
 from fedgraph.data.tables.labelled import LabelledRows, labelled_cohort
 from fedgraph.data.tables.labelled_form import TableFile
+from fedgraph.support.csv_text import composed
 from fedgraph.support.errors import DataError, counted
-from fedgraph.support.files import composed
 from fedgraph.support.randomness import generator
 
 _EMPHASIS = 4.0

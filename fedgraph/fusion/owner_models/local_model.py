@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedgraph.data import SplitName
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, Preparation
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError, RunError
-from fedgraph.support.files import json_digest, write_atomically
+from fedgraph.support.files import json_digest, read_tensors, write_atomically, write_tensors
 from fedgraph.support.threads import pinned_threads
 
 BATCH = 256
@@ -259,15 +257,15 @@ class ModelStore:
         """
         path = self._path(fingerprint)
         try:
-            return load_file(path)["parameters"].clone()
+            return read_tensors(path)[0]["parameters"]
         except FileNotFoundError:
             return None
-        except (OSError, SafetensorError, KeyError) as error:
+        except (OSError, ValueError, KeyError) as error:
             raise RunError(f"cannot read the frozen model {path}: {error}; remove it to train it again") from None
 
     def save(self, fingerprint: str, parameters: Tensor) -> None:
         """Store the parameters ``[parameters]`` of a model."""
-        write_atomically(self._path(fingerprint), save({"parameters": parameters.detach().contiguous()}))
+        write_tensors(self._path(fingerprint), {"parameters": parameters})
 
     def preparation(self, fingerprint: str) -> Preparation | None:
         """Return the preparation of the model's inputs at training, or None if it is not stored.
@@ -286,7 +284,7 @@ class ModelStore:
         """Store the preparation of the model's inputs, unless it is stored already."""
         path = self._path(fingerprint, "json")
         if not path.is_file():
-            write_atomically(path, json.dumps(preparation.table()).encode())
+            write_atomically(path, json.dumps(preparation.table()).encode(), private=True)
 
     def _path(self, fingerprint: str, suffix: str = "safetensors") -> Path:
         if not fingerprint.isalnum():

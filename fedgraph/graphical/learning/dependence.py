@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from fedgraph.graphical.network.network import Network
-from fedgraph.support.files import as_csv, replacing, write_atomically
+from fedgraph.support.csv_text import as_csv
+from fedgraph.support.files import replacing, write_atomically
 
 
 class Derivatives(NamedTuple):

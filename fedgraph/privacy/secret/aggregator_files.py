@@ -9,6 +9,7 @@ import hashlib
 import os
 import sys
 import tempfile
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,9 +18,10 @@ import torch
 from torch import Tensor
 
 from fedgraph.privacy.secret.first_stage import check_leaks
-from fedgraph.privacy.secret.sealed import KeyPair
+from fedgraph.privacy.secret.sealed import PRIVATE_BYTES, KeyPair
 from fedgraph.privacy.secret.shamir import ShareSettings
-from fedgraph.support.files import file_name, load_state, locked, save_state
+from fedgraph.support.errors import RunError
+from fedgraph.support.files import file_name, load_state, locked, private_folder, save_state
 
 
 def folder_of(state_dir: Path, name: str) -> Path:
@@ -30,23 +32,32 @@ def folder_of(state_dir: Path, name: str) -> Path:
 def own_keys(folder: Path) -> KeyPair:
     """Return the keys of an aggregator, created in ``folder`` at the first call and readable only by its user.
 
-    Raises RunError when the file is broken.
+    Raises RunError when the file is damaged.
     """
-    path = folder / "private.key"
-    folder.mkdir(parents=True, exist_ok=True)
+    path = private_folder(folder) / "private.key"
     if not path.exists():
         # A file of mkstemp is private to its user, and linking fails if another process was faster.
         descriptor, temporary = tempfile.mkstemp(dir=folder)
         try:
             with os.fdopen(descriptor, "wb") as stream:
-                stream.write(KeyPair.create().private_bytes())
+                private = KeyPair.create().private_bytes()
+                stream.write(private + _checksum(private))
                 stream.flush()
                 os.fsync(stream.fileno())
             with suppress(FileExistsError):
                 os.link(temporary, path)
         finally:
             os.unlink(temporary)
-    return KeyPair.from_private_bytes(path.read_bytes())
+    content = path.read_bytes()
+    private, checksum = content[:PRIVATE_BYTES], content[PRIVATE_BYTES:]
+    # Files of older versions have no checksum.
+    if checksum not in (b"", _checksum(private)):
+        raise RunError(f"{path} is damaged: put a copy of it back, or remove it, and owners agree to the new key")
+    return KeyPair.from_private_bytes(private)
+
+
+def _checksum(private: bytes) -> bytes:
+    return zlib.crc32(private).to_bytes(4)
 
 
 class AppliedMaps:
@@ -83,7 +94,7 @@ class AppliedMaps:
         settings : ShareSettings
             Settings of the shares.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(self.path.parent)
         # Concurrent requests must take each other into account.
         with locked(self.path.with_suffix(".lock")):
             kept = load_state(self.path)["maps"] if self.path.exists() else {}

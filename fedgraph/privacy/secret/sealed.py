@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from fedgraph.support.errors import ReplyError, RunError
 
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
-PUBLIC_BYTES = 32
-"""Length of a public key."""
+PUBLIC_BYTES = PRIVATE_BYTES = 32
+"""Length of a public key, and of a private one."""
 
 OVERHEAD = PUBLIC_BYTES + 16
 """Number of bytes that sealing adds to a message: the sender's ephemeral public key and a tag."""

@@ -24,8 +24,9 @@ from fedgraph.reproduce.quantity import Quantity, validation_quantity
 from fedgraph.runs import RunFolder
 from fedgraph.strategies.engine.chosen import has_phases
 from fedgraph.support.catalogue import data_folder
+from fedgraph.support.csv_text import as_csv
 from fedgraph.support.errors import DataError, ExperimentError, RunError
-from fedgraph.support.files import as_csv, locked, write_atomically
+from fedgraph.support.files import locked, write_atomically
 from fedgraph.support.plugins import add_plugin_paths
 from fedgraph.support.terminal import GOES_ON, ended_by_hand, messages_for_people, seeds_given
 

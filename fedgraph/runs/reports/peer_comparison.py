@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from fedgraph.graph import absolute_distances, squared_distances
+from fedgraph.support.csv_text import as_csv
 from fedgraph.support.errors import FedgraphError, RunError
-from fedgraph.support.files import as_csv, write_atomically
+from fedgraph.support.files import write_atomically
 
 FILE = "peers.npz"
 """Name of the file in a run folder with ``[evaluation] compare-peers``."""

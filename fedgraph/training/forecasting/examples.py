@@ -143,9 +143,9 @@ def write_forecasts(cohort: Cohort, forecasts: Tensor, split: SplitName, folder:
                 "readings_in_window": np.repeat(seen[row, :count].numpy(), steps),
             }
         )
-        with replacing(folder / f"{file_name(name)}.{form}") as file:
+        with replacing(folder / f"{file_name(name)}.{form}", private=True) as file:
             if form == "parquet":
-                pyarrow.parquet.write_table(table, file)
+                pyarrow.parquet.write_table(table, file, write_page_checksum=True)
             else:
                 pyarrow.csv.write_csv(table, file)
 

@@ -93,7 +93,9 @@ def test_moments_are_kept_per_round_and_an_interrupted_round_is_repeated_alike(a
     assert torch.equal(again.stacked["parameters"], second.stacked["parameters"])
     fresh, _ = ask(train_table={"momentum": 0.9}, models=models, server_round=2)
     assert not torch.equal(fresh.stacked["parameters"], second.stacked["parameters"])
-    kept = sorted(path.name.partition("-save")[0] for path in (tmp_path / "state" / "run").rglob("round-*.safetensors"))
+    kept = sorted(
+        path.name.partition("-save")[0] for path in (tmp_path / "state" / "runs" / "run").rglob("round-*.safetensors")
+    )
     assert kept == ["round-1", "round-2"]
 
 

@@ -86,7 +86,7 @@ def test_state_is_kept_in_the_folder_of_the_node(tmp_path):
     node = Node.of(context(state_dir=str(tmp_path)))
     node.state("run-1", "x").save(["a"], 1, {"x": torch.ones(1, 2)}, keep_from=1)
     (kept,) = tmp_path.rglob("*.safetensors")
-    assert kept.parent.parent == tmp_path / "run-1" / "x"
+    assert kept.parent.parent == tmp_path / "runs" / "run-1" / "x"
     assert kept.name.startswith("round-1-")
 
 

@@ -37,14 +37,14 @@ def test_a_copy_goes_on_with_the_layers_of_its_clients(begun):
     assert again.folder.name == "copy"
     assert again.summary["per_client"] == whole.summary["per_client"]
     assert again.models["client-1"].keys() == whole.models["client-1"].keys()
-    assert [each.name for each in (copy / "nodes").iterdir()] == [begun.name]
+    assert [each.name for each in (copy / "nodes" / "runs").iterdir()] == [begun.name]
 
 
 def test_a_run_that_begins_again_takes_the_name_of_its_folder(begun):
     copy = begun.rename(begun.with_name("copy"))
     (copy / "checkpoint.safetensors").unlink()
     fedgraph.resume(copy, progress=False)
-    assert sorted(each.name for each in (copy / "nodes").iterdir()) == sorted([begun.name, "copy"])
+    assert sorted(each.name for each in (copy / "nodes" / "runs").iterdir()) == sorted([begun.name, "copy"])
 
 
 CLIENTS = "'client-0', 'client-1', 'client-2', 'client-3', 'client-4' and 1 more"

@@ -11,13 +11,12 @@ from safetensors import SafetensorError
 
 from fedgraph.support.errors import DiskError, RunError
 from fedgraph.support.files import (
-    detect_separator,
     load_state,
     make_folder,
+    private_folder,
     remove_unfinished,
     replacing,
     save_state,
-    with_decimal_point,
     write_atomically,
 )
 
@@ -116,28 +115,6 @@ def test_missing_file_is_named(tmp_path):
         load_state(tmp_path / "none")
 
 
-@pytest.mark.parametrize(
-    ("line", "separator"),
-    [
-        ("a,b", ","),
-        ("a;b;c,d", ";"),
-        ("a\tb", "\t"),
-        ("a", ","),
-        ("", ","),
-        ("1,5;2,5", ";"),
-        ("1,2", ","),
-        ('"a;b;c",d', ","),
-    ],
-)
-def test_separator_of_a_first_line(line, separator):
-    assert detect_separator(line) == separator
-
-
-def test_decimal_commas_of_numbers_alone():
-    cells = ["1,5", "-,5", "+1,5e-3", "1.5", "a,5", "1,234,5", ""]
-    assert [with_decimal_point(cell) for cell in cells] == ["1.5", "-.5", "+1.5e-3", *cells[3:]]
-
-
 def test_a_folder_is_made_whole_or_not_at_all(tmp_path):
     def fill(folder):
         assert folder.parent == tmp_path
@@ -189,3 +166,24 @@ def test_a_file_that_is_replaced_while_it_is_filled_is_the_one_that_is_flushed(t
         (tmp_path / "other").write_text("content")
         os.replace(tmp_path / "other", unfinished)
     assert flushed == [(tmp_path / "a").stat().st_ino]
+
+
+@pytest.fixture(params=[0o000, 0o077])
+def umask(request):
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+def test_private_files_and_their_folders_are_their_users_alone(tmp_path, umask):
+    save_state(tmp_path / "node" / "state" / "x", {"tensor": torch.zeros(2)})
+    write_atomically(tmp_path / "node" / "x.json", b"{}", private=True)
+    found = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert found == {"node": 0o700, "node/state": 0o700, "node/state/x": 0o600, "node/x.json": 0o600}
+
+
+def test_folders_that_are_there_keep_their_modes(tmp_path):
+    tmp_path.chmod(0o755)
+    assert private_folder(tmp_path) == tmp_path
+    write_atomically(tmp_path / "new" / "x", b"")
+    assert tmp_path.stat().st_mode & 0o777 == 0o755

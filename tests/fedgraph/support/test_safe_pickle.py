@@ -4,6 +4,8 @@ import io
 import os
 import pickle
 import pickletools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -112,3 +114,57 @@ def test_allowed_modules_open_no_back_door(name):
 def test_other_files_are_refused(data, message):
     with pytest.raises(ValueError, match=message):
         read_pickle(io.BytesIO(data))
+
+
+TEXT = b"X\x10\x27\x00\x00" + b"a" * 10_000
+MANY = b"(" + b"K\x00" * 100_000 + b"t"
+SAME_HASH = b"".join(b"\x8a\x64" + ((2**61 - 1) * n).to_bytes(100, "little") + b"K\x00s" for n in range(50_000))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"]" + b"2\x86" * 60 + b".",  # [] -> ([], []) -> ... 2 ** 60 lists
+        b"]" + b"q\x00(h\x00h\x00l" * 60 + b".",
+        b"}" + b")" + b"2\x86" * 100 + b"K\x00s.",  # as the key of a dict, whose hash has no end
+        b"](" + b")" + b"2\x86" * 100 + b"\x91.",  # in a set
+        b"]q\x00h\x00a.",  # a list within itself
+        b"]r\xff\xff\xff\x7fb.",  # remembered as number 2 ** 31
+        b"]p2147483647\nb.",
+        b"\x96" + b"\xff" * 7 + b"\x00.",  # a bytearray of 2 ** 56 bytes
+        b"\x8e\x00\x00\x00\x00\x04\x00\x00\x00a.",  # 16 GiB of bytes
+        b"\x95" + b"\xff" * 7 + b"\x00.",  # a frame of 2 ** 56 bytes
+        b"L" + b"9" * 1_000_000 + b"L\n.",
+        b"]" * 100_000 + b"a" * 99_999 + b".",  # lists within lists
+        b"c_codecs\nencode\nq\x00" + TEXT + b"q\x01\x8c\x06latin1\x86q\x02" + b"h\x00h\x02R" * 200_000 + b".",
+        b"cnumpy\nndarray\n" + b"q\x00" + MANY + b"q\x01" + b"h\x00h\x01R" * 100_000 + b".",
+        b"cnumpy\ndtype\n(" + TEXT + b"tR.",
+        b"}" + SAME_HASH + b".",
+        b"]K\x00b.",
+    ],
+    ids=lambda data: f"{len(data)} bytes, {data[:12]!r}",
+)
+def test_files_that_would_take_without_end(data, tmp_path):
+    """In a process of its own, which may have 2 GiB and ten seconds."""
+    (tmp_path / "x").write_bytes(data)
+    code = (
+        "import resource, sys, time\n"
+        "from fedgraph.support.safe_pickle import read_pickle\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
+        "resource.setrlimit(resource.RLIMIT_CPU, (20, 20))\n"
+        "began = time.process_time()\n"
+        "try:\n"
+        "    read_pickle(open(sys.argv[1], 'rb'))\n"
+        "except ValueError as error:\n"
+        "    print(time.process_time() - began, error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "x"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split()[0]) < 10
+    assert len(done.stdout) < 1000
+
+
+def test_what_is_used_twice_stays_one_object():
+    shared = ["a", 1]
+    one, other = read_pickle(io.BytesIO(pickle.dumps([shared, shared])))
+    assert one is other

@@ -182,7 +182,7 @@ def test_files_of_another_packing_go_once_all_its_clients_have_newer_state(tmp_p
     state.save(["a"], 10, stacked(10, 1), keep_from=9)
     assert values(state, ["a", "b", "c"], 10) == [9, 9, 18]
     assert 5 not in rounds(tmp_path)
-    assert len(list((tmp_path / "run" / "test").iterdir())) == 3, "the folder of the old packing is gone too"
+    assert len(list((tmp_path / "runs" / "run" / "test").iterdir())) == 3, "the folder of the old packing is gone too"
 
 
 def test_leftovers_of_a_killed_writer_are_ignored_and_removed(tmp_path):
@@ -210,7 +210,7 @@ for server_round in range(1, 100_000):
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     seen, deadline = 0, time.monotonic() + 60
     while seen < 3 and process.poll() is None and time.monotonic() < deadline:
-        seen = max((int(path.name.split("-")[1]) for path in tmp_path.glob("run/test/*/round-*")), default=0)
+        seen = max((int(path.name.split("-")[1]) for path in tmp_path.glob("runs/run/test/*/round-*")), default=0)
     process.send_signal(signal.SIGKILL)
     _, errors = process.communicate()
     assert process.returncode == -signal.SIGKILL, errors.decode()
@@ -240,7 +240,7 @@ def test_broken_and_foreign_files(tmp_path):
         with pytest.raises(RunError, match="not that of the clients"):
             state.load(clients, 2, EMPTY)
     kept.unlink()
-    (tmp_path / "run" / "test" / ".DS_Store").write_text("of no concern")
+    (tmp_path / "runs" / "run" / "test" / ".DS_Store").write_text("of no concern")
     assert values(state, ["a"], 2) == [0]
 
 
@@ -399,3 +399,21 @@ def test_what_was_kept_in_rounds_that_are_repeated_does_not_count(tmp_path):
 def test_any_history_gives_what_a_dict_would(monkeypatch, runs):
     monkeypatch.setattr("fedgraph.support.files.os.fsync", lambda descriptor: None)
     run_state_machine_as_test(runs, settings=settings(max_examples=80, stateful_step_count=30))
+
+
+@pytest.mark.parametrize("name", ["local-models", "aggregators", "forecasts", "logs", "answered", "runs", "../logs"])
+def test_no_name_of_a_run_is_that_of_the_nodes_own_files(tmp_path, name):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "local-models").mkdir()
+    ClientState(tmp_path, name, "test").save(["a"], 1, stacked(1, 1), keep_from=1)
+    assert {path.parent.parent.parent.parent for path in tmp_path.rglob("round-*")} == {tmp_path / "runs"}
+
+
+def test_state_of_older_versions_stays_where_it_is(tmp_path):
+    run = "sfl-digits-20260101-120000-run-7"
+    ClientState(tmp_path, run, "test").save(["a"], 1, stacked(1, 1), keep_from=1)
+    (tmp_path / "runs" / run).rename(tmp_path / run)
+    state = ClientState(tmp_path, run, "test")
+    assert torch.equal(state.load(["a"], 2, EMPTY)["momentum"], stacked(1, 1)["momentum"])
+    state.save(["a"], 2, stacked(2, 1), keep_from=2)
+    assert not list((tmp_path / "runs").iterdir())

@@ -1,3 +1,4 @@
+import json
 from unittest.mock import Mock
 
 import pytest
@@ -106,3 +107,35 @@ def test_other_clients_names_or_shapes(path):
         read_rows(path, CLIENTS, range(4), {"momentum": torch.zeros(2)})
     with pytest.raises(RunError, match=r"matrix .*\(4, 3, 2\), .*\(4, 2, 3\)"):
         read_rows(path, CLIENTS, [1], {"matrix": torch.zeros(2, 3)})
+
+
+@pytest.mark.parametrize("clients", [4, 20000])
+def test_flipped_bits_of_rows_that_are_read(tmp_path, clients):
+    """Of 20000 clients, rows are in several blocks with checksums of their own."""
+    names, path = tuple(map(str, range(clients))), tmp_path / "x"
+    write_rows(path, names, stacked(clients))
+    content = path.read_bytes()
+    first = content.index(stacked(clients)["matrix"].numpy().tobytes())
+    flipped = bytearray(content)
+    flipped[first + 3] ^= 64
+    path.write_bytes(flipped)
+    for positions in (range(clients), [0], [2, 1]):
+        with pytest.raises(RunError, match="cannot read the saved state .*damaged"):
+            read_rows(path, names, positions, LIKE)
+    assert read_rows(path, names, [1], {"step": LIKE["step"]})["step"].tolist() == [1.0]
+    if clients > 4:
+        assert torch.equal(
+            read_rows(path, names, [19999, 18000], LIKE)["matrix"], stacked(clients)["matrix"][[19999, 18000]]
+        )
+        path.write_bytes(content)
+        positions = [19999, *range(0, clients, 7)]
+        assert torch.equal(read_rows(path, names, positions, LIKE)["matrix"], stacked(clients)["matrix"][positions])
+
+
+def test_rows_of_other_clients_or_without_a_checksum(path):
+    save_file(stacked(), path, metadata={"clients": json.dumps(CLIENTS)})
+    assert torch.equal(read_rows(path, CLIENTS, range(4), LIKE)["matrix"], stacked()["matrix"])
+    write_rows(path, CLIENTS, stacked())
+    path.write_bytes(path.read_bytes().replace(rb"\"b\"", rb"\"c\""))
+    with pytest.raises(RunError, match="damaged"):
+        read_rows(path, ("a", "c", *CLIENTS[2:]), [0], LIKE)

@@ -90,7 +90,9 @@ class Block:
         ]
 
 
-def report(runs: Run | str | Path | Sequence[Run | str | Path], path: str | Path | None = None) -> Path:
+def report(
+    runs: Run | str | Path | Sequence[Run | str | Path], path: str | Path | None = None, trust: bool = False
+) -> Path:
     """Write a self-contained HTML page about a run, or comparing several.
 
     Parameters
@@ -99,6 +101,8 @@ def report(runs: Run | str | Path | Sequence[Run | str | Path], path: str | Path
         A finished run or its folder, or several with the same data.
     path : str or Path, optional
         The file; by default ``report.html`` in the run folder, or ``comparison.html`` in the first of several.
+    trust : bool
+        Whether code in the folders that the runs name is imported, see :meth:`fedgraph.runs.RunFolder.open`.
 
     Returns
     -------
@@ -112,7 +116,7 @@ def report(runs: Run | str | Path | Sequence[Run | str | Path], path: str | Path
     RunError
         When a folder is not a run folder, a file is damaged, a run is not finished, or there are no runs.
     """
-    compared = compare([runs] if isinstance(runs, Run | str | PathLike) else runs)
+    compared = compare([runs] if isinstance(runs, Run | str | PathLike) else runs, trust)
     names = dict.fromkeys(str(run.summary["experiment"]) for run in compared)
     title = f"{' / '.join(names)}: {', '.join(compared.labels)}"
     return write_page(title, "", [Block(compared)], place_of_report(compared) if path is None else Path(path))

@@ -34,6 +34,13 @@ def test_keys_are_made_once_and_are_nobody_elses(tmp_path):
     assert own_keys(tmp_path / "other").public != keys.public
     assert [file.name for file in folder.iterdir()] == ["private.key"]
     assert stat.S_IMODE(os.stat(folder / "private.key").st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    content = (folder / "private.key").read_bytes()
+    (folder / "private.key").write_bytes(bytes([content[0] ^ 8]) + content[1:])
+    with pytest.raises(RunError, match=r"private\.key is damaged"):
+        own_keys(folder)
+    (folder / "private.key").write_bytes(content[:32])
+    assert own_keys(folder).public == keys.public
     (folder / "private.key").write_bytes(b"short")
     with pytest.raises(RunError, match="32 bytes, not 5"):
         own_keys(folder)
