@@ -17,7 +17,7 @@ from torch import Tensor
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError, RunError
 from fedgraph.support.files import json_digest, write_atomically
-from fedgraph.support.plugins import dotted_path, load_object
+from fedgraph.support.plugins import derived, dotted_path, load_object
 from fedgraph.support.settings import Settings
 
 if TYPE_CHECKING:
@@ -161,9 +161,7 @@ class Preprocessing:
             with safe_open(str(file), framework="pt") as stream:
                 head = stream.metadata()
                 scales = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
-            kind: Any = load_object(head["form"], "the preprocessing of the run")
-            if not (isinstance(kind, type) and issubclass(kind, Form)):
-                raise TypeError(f"{head['form']} is no form of data")
+            kind: type[Form] = load_object(head["form"], "the preprocessing of the run", derived(Form))
             return cls(kind.model_validate_json(head["settings"]), tuple(json.loads(head["clients"])), scales)
         except (KeyError, ValueError, OSError, TypeError, SafetensorError) as error:
             raise RunError(f"{file} cannot be read: {error}; put a copy of it back") from None
