@@ -29,8 +29,8 @@ from fedgraph.messages import (
     mark_empty,
     unpacking_request,
 )
-from fedgraph.support.errors import ExperimentError, FedgraphError
-from fedgraph.support.plugins import add_plugin_paths, is_run_folder, load_object
+from fedgraph.support.errors import FedgraphError
+from fedgraph.support.plugins import a_client, add_plugin_paths, is_run_folder, load_object
 from fedgraph.support.status import report_status, report_warnings
 from fedgraph.support.threads import pinned_threads
 from fedgraph.support.untrusted import in_short
@@ -153,9 +153,7 @@ def _agreed(message: Message, node: Node) -> tuple[str, str]:
 
 def _client_class(path: str, assignment: Assignment) -> Any:
     """Import a client class by its dotted path. Raises ExperimentError for anything else."""
-    found = load_object(path, "[experiment] client")
-    if not (isinstance(found, type) and callable(getattr(found, "handle", None))):
-        raise ExperimentError(f"[experiment] client = '{path}' is not a client class: it has no classmethod `handle`")
+    found = load_object(path, "[experiment] client", a_client)
     assignment.check_terms(found)
     return found
 

@@ -197,7 +197,7 @@ def test_folders_and_modules_of_users_may_be_called_as_ours(tmp_path, theirs):
 
 def test_a_path_from_before_the_package_had_all_is_explained():
     with pytest.raises(ExperimentError, match=r"'fedgraph\.strategies\.sfl'"):
-        plugins.load_object("strategies.sfl:Sfl", "[experiment] strategy")
+        plugins.load_object("strategies.sfl:Sfl", "[experiment] strategy", plugins.a_class())
 
 
 def checkout(folder, *packages):

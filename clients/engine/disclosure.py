@@ -10,7 +10,7 @@ from fedgraph.clients.engine.node import Node
 from fedgraph.data.series import shares_scales
 from fedgraph.experiment import Experiment
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.plugins import load_object
+from fedgraph.support.plugins import a_client, load_object
 
 _ALWAYS = (
     "the names of its clients, their numbers of training, validation and test examples, the names of features and "
@@ -35,7 +35,7 @@ def disclosure(experiment: Experiment, client: str, node: Node) -> Disclosure:
     A client class declares it by the texts ``sends`` and ``keeps``, or by ``sends_as`` if it depends on settings or the
     node's consent.
     """
-    client_class = load_object(client, "[experiment] client")
+    client_class = load_object(client, "[experiment] client", a_client)
     if hasattr(client_class, "sends_as"):
         sends = tuple(client_class.sends_as(experiment, node))
     else:

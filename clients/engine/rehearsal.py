@@ -22,7 +22,7 @@ from fedgraph.federation import configured_clients
 from fedgraph.fusion import decided
 from fedgraph.fusion.owner_models import SingleOwner
 from fedgraph.support.errors import IdentityError, closest_first, counted, if_any
-from fedgraph.support.plugins import load_object
+from fedgraph.support.plugins import a_client, load_object
 from fedgraph.training import Cohort
 
 
@@ -71,7 +71,7 @@ def rehearse(
         subject = f"this node is to host {', '.join(named)}, and" if named else "this node"
         expected = if_any(": ", closest_first(named, assignment.expect or ()))
         raise IdentityError(f"{subject} hosts none of the expected clients{expected}")
-    client_class = load_object(client, "[experiment] client")
+    client_class = load_object(client, "[experiment] client", a_client)
     assignment.check_terms(client_class)
     source = node.source(assignment)
     if (check := getattr(client_class, "check_source", None)) is not None:

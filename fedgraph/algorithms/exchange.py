@@ -65,7 +65,8 @@ class Clients:
     names : tuple of str
         Their names, sorted.
     num_examples : Tensor
-        Their training examples, ``[clients]``; 1 where not yet known. In Flower apps clients may send other weights.
+        Their training examples, ``[clients]``, bounded as ``[defence] most-examples`` says; 1 where not yet known. In
+        Flower apps clients may send other weights.
     layout : Layout
         Names and shapes of the part of a model that is exchanged.
     graph : ClientGraph or None
@@ -154,7 +155,7 @@ class Answers:
     tensors : mapping of str to Tensor
         What they sent, each ``[present, ...]``.
     num_examples : Tensor
-        Their training examples, int64 ``[present]``.
+        Their training examples, int64 ``[present]``, bounded as those of :class:`Clients`.
     graph : ClientGraph or None
         The given client graph among them.
     fresh : Tensor

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from fedgraph.data.columns import Floats
 from fedgraph.data.encoding import Encoding, Range, Scaling, agreed_scaling, read_values
 from fedgraph.data.schema import Agreement, Schema, agree, check_used, disagreeing, schema_as_json, schema_from_json
 from fedgraph.data.tables import BayesianNetwork, ClientTableSource, client_table_source
+from fedgraph.defence import bounded_counts, counts_notes
 from fedgraph.graph import FeatureGraph
 from fedgraph.graphical import SharedStatistics
 from fedgraph.graphical.inference import draw
@@ -54,6 +55,7 @@ class PhaseContext:
     Attributes
     ----------
     source : the data of the server.
+    num_rows, counted_rows : training rows that each client claims, and counts as, see ``[defence] most-examples``.
     kept : checkpointed results.
     """
 
@@ -61,11 +63,17 @@ class PhaseContext:
     source: ClientTableSource
     common: Schema
     num_rows: Mapping[str, int]
+    counted_rows: Mapping[str, int]
     kept: State
 
     def count_rows(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the number of training rows of some clients."""
-        return {name: self.num_rows[name] for name in names}
+        """Return how many training rows some clients count as."""
+        return {name: self.counted_rows[name] for name in names}
+
+    def counted(self, name: str, sums: Tensor) -> Tensor:
+        """Return the sums over a client's rows, int64, in proportion to the rows that it counts as."""
+        claimed, counted = self.num_rows[name], self.counted_rows[name]
+        return sums if counted == claimed else (sums.double() * (counted / claimed)).round().long()
 
     def query(
         self, phase: PhaseName, read: Callable[[str, str, Tensor], Any], width: int = 0, sums: int = 0, **known: Any
@@ -135,7 +143,10 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
         num_rows = {name: counts[name] for name in agreement.schemas}
         texts = {name: schema_as_json(schema) for name, schema in agreement.schemas.items()}
         kept = yield Recall((texts, num_rows))
-        context = PhaseContext(run, source, agreement.common, num_rows, kept)
+        claimed = torch.tensor(list(num_rows.values()))
+        counted = bounded_counts(claimed, run.defence.most_examples)
+        counted_rows = dict(zip(num_rows, counted.tolist(), strict=True))
+        context = PhaseContext(run, source, agreement.common, num_rows, counted_rows, kept)
         scaling = yield from self._scaling(context)
         consensus = yield from self._graph(context, scaling)
         network, parameters = yield from self._global_model(context, scaling, consensus)
@@ -156,7 +167,9 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
             parameters=parameters,
             scores=scores,
         )
-        return build_outcome(self.settings, found, run.seed, context.private, context.truth)
+        outcome = build_outcome(self.settings, found, run.seed, context.private, context.truth)
+        notes = [*outcome.facts["notes"], *counts_notes(list(num_rows), claimed, counted)]
+        return replace(outcome, facts={**outcome.facts, "notes": notes})
 
     # ---- features --------------------------------------------------------------------------------------------------
 
@@ -282,11 +295,13 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
             )
             if keys is None or found.keys() == keys.keys():
                 break
-        # Masks add up to zero modulo 2^64, in the arithmetic of int64.
+        if keys is None:
+            found = {name: context.counted(name, row) for name, row in found.items()}
+        # Masks add up to zero modulo 2^64, in the arithmetic of int64; nobody then knows the sums of one client.
         sums = UnitSums.from_flat(torch.stack(list(found.values())).sum(0), common)
         if exact and settings.masks:
             try:
-                sums.check(common, sum(context.count_rows(found).values()))
+                sums.check(common, sum(context.num_rows[name] for name in found))
             except ReplyError as error:
                 raise RunError(
                     f"the sum over all clients cannot be a sum of rows ({error}). Masks hide which client is wrong: "

@@ -29,7 +29,7 @@ from fedgraph.graph import GraphTable
 from fedgraph.models import MODELS, ModelTable, ModuleSettings, VariantTable
 from fedgraph.reproduce import EXPLAINED
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.plugins import load_object
+from fedgraph.support.plugins import a_class, load_object
 from fedgraph.support.settings import Settings
 from fedgraph.training import TrainSettings
 
@@ -89,7 +89,7 @@ def explanation_of(path: str) -> tuple[str, list[str]]:
 
     Raises ExperimentError if it cannot be imported or is something else.
     """
-    named = run_by_experiments(load_object(path, "fedgraph keys"))
+    named = run_by_experiments(load_object(path, "fedgraph keys", a_class()))
     kind = getattr(named, "settings_type", None)
     if not isinstance(named, type) or not (kind is not None or issubclass(named, Strategy)):
         raise ExperimentError(

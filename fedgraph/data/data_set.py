@@ -20,8 +20,8 @@ from fedgraph.data.own import OwnData
 from fedgraph.data.preprocessing import InputScale, Preprocessing, stacked
 from fedgraph.data.tensor_form import MaskedSplit, TensorForm, checked_targets, empty_targets
 from fedgraph.models import TaskSpec
-from fedgraph.support.errors import DataError, ExperimentError, counted
-from fedgraph.support.plugins import load_object
+from fedgraph.support.errors import DataError, counted
+from fedgraph.support.plugins import a_class, load_object
 from fedgraph.support.settings import Configured, S, Settings
 
 if TYPE_CHECKING:
@@ -178,16 +178,15 @@ class DataSet(Configured[S]):
 
 def custom_class(path: str) -> type[Any]:
     """Load a data set class by its dotted path. Raises ExperimentError for anything else."""
-    found = load_object(path, "[data] set")
-    wanted = ("client_names", "load", "describe", "given_graph")
-    lacking = [name for name in wanted if not callable(getattr(found, name, None))]
-    if not isinstance(found, type) or lacking:
-        lacks = f": it has no {lacking[0]}" if isinstance(found, type) else ""
-        raise ExperimentError(
-            f"[data] set = '{path}' is not a data set class{lacks}; derive it from fedgraph.data.DataSet, as "
-            "`fedgraph new dataset NAME` writes it"
-        )
+    found: type[Any] = load_object(path, "[data] set", _a_data_set)
     return found
+
+
+def _a_data_set(found: Any) -> str:
+    """Demand a class with the functions of a data set."""
+    problem = a_class("client_names", "load", "describe", "given_graph")(found)
+    advice = "derive it from fedgraph.data.DataSet, as `fedgraph new dataset NAME` writes it"
+    return problem and f"is not a data set class ({problem}): {advice}"
 
 
 def custom_settings(path: str) -> type[Settings]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from fedgraph.data.data_set import custom_class, custom_settings
 from fedgraph.data.own import OwnData
 from fedgraph.support.catalogue import CatalogueEntry
 from fedgraph.support.errors import DataError, ExperimentError
-from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import Settings, parse
 
 # set name -> (settings class, source class), below fedgraph.data; dotted paths so that reading one kind of data never
@@ -64,7 +64,8 @@ _CATALOGUES = (
 
 
 def _load(path: str) -> Any:
-    return load_object(f"fedgraph.data.{path}", "[data] set")
+    module, _, name = path.partition(":")
+    return getattr(import_module(f"fedgraph.data.{module}"), name)
 
 
 def catalogue_entries() -> tuple[CatalogueEntry, ...]:

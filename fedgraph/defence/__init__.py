@@ -13,6 +13,24 @@ tensor([ 0., 10.])
 tensor([[0., 5.]])
 """
 
-from fedgraph.defence.aggregation import DefenceTable, bounded, bounded_embeddings, krum_scores, lengths, robust_average
+from fedgraph.defence.aggregation import (
+    DefenceTable,
+    bounded,
+    bounded_counts,
+    bounded_embeddings,
+    counts_notes,
+    krum_scores,
+    lengths,
+    robust_average,
+)
 
-__all__ = ["DefenceTable", "bounded", "bounded_embeddings", "krum_scores", "lengths", "robust_average"]
+__all__ = [
+    "DefenceTable",
+    "bounded",
+    "bounded_counts",
+    "bounded_embeddings",
+    "counts_notes",
+    "krum_scores",
+    "lengths",
+    "robust_average",
+]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedgraph.support.errors import quoted
 from fedgraph.support.settings import Settings
 
 _BLOCK = 1 << 24
@@ -17,6 +18,9 @@ _ROWS = 1 << 17
 """Numbers whose lengths are computed at a time."""
 _LEAST = 1e-12
 """Lengths from this to its inverse are computed in single precision."""
+_FEWEST_TIMES, _MOST_TIMES = 3, 50
+"""Honest clients differ in their numbers of examples: a few by twice or three times the median (hospitals, parts by a
+Dirichlet distribution), many by up to fifty times (users of phones)."""
 _MIDDLE = 0.5 - 1e-6
 """A trimmed mean that drops nearly all is a weighted median: the middle value, or the mean of the two in the middle."""
 
@@ -56,6 +60,42 @@ def bounded(rows: Tensor, bound: float | Tensor) -> Tensor:
         return rows
     scale = (limits[longer] / length[longer]).view(-1, *[1] * (rows.dim() - 1))
     return rows.index_copy(0, longer, (rows[longer].double() * scale).to(rows.dtype))
+
+
+def bounded_counts(counts: Tensor, most: float | None = None) -> Tensor:
+    """Bound numbers of examples, which clients only claim, by ``most`` times their median.
+
+    Returns a Tensor of the same shape; ``counts`` itself where none is larger.
+
+    Parameters
+    ----------
+    counts : Tensor
+        ``[clients]``; the median is that of the numbers above 0.
+    most : float, optional
+        0 for no bound. By default a third of the number of clients with examples, but 3 to 50: where most clients have
+        about as many examples, one then has no more than about a quarter of the weight, however many it claims.
+    """
+    known = counts[counts > 0].double()
+    if most is None:
+        most = min(max(len(known) / 3, _FEWEST_TIMES), _MOST_TIMES)
+    if not most or not len(known):
+        return counts
+    bound = most * float(known.quantile(0.5))
+    return (
+        counts.clamp(max=bound if counts.is_floating_point() else int(bound)) if float(known.max()) > bound else counts
+    )
+
+
+def counts_notes(names: Sequence[str], claimed: Tensor, counted: Tensor) -> list[str]:
+    """Return a note on the clients whose ``claimed`` numbers of examples ``[clients]`` were bounded to ``counted``."""
+    places = (claimed > counted).nonzero().flatten().tolist()
+    if not places:
+        return []
+    most = int(claimed.max())
+    return [
+        f"{quoted([names[place] for place in places])} counted as {int(counted.max()):,} examples each, and not as the "
+        f"up to {most:,} that they claim to have: at most a few times as many as most clients ([defence] most-examples)"
+    ]
 
 
 def bounded_embeddings(embeddings: Tensor, present: Tensor, times: float) -> Tensor:
@@ -157,6 +197,9 @@ class DefenceTable(Settings):
               lg-fedavg), by the ``median`` or the ``trimmed-mean`` of each parameter (Yin et al., ICML 2018), with the
               same weights.
     trim    : share of the weight that a trimmed mean drops at each end.
+    most_examples : a client counts at most this many times as many examples as the median of all clients that have any,
+              in every mean and vote that is weighted by examples: these numbers are only claimed. By default a third of
+              the number of clients, but 3 to 50. 0 for no bound.
     """
 
     warn: float = Field(default=10.0, ge=0)
@@ -164,3 +207,4 @@ class DefenceTable(Settings):
     krum: float = Field(default=0.0, ge=0, lt=0.5)
     average: Literal["mean", "median", "trimmed-mean"] = "mean"
     trim: float = Field(default=0.2, gt=0, lt=0.5)
+    most_examples: float | None = Field(default=None, ge=0)

@@ -6,7 +6,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedgraph.support.plugins import load_object
+from flwr.serverapp.strategy import Strategy
+
+from fedgraph.support.plugins import derived, load_object
 from fedgraph.support.settings import Settings, parse, with_nulls
 
 NODE_MINIMA = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
@@ -86,7 +88,7 @@ def _wrapped(given: str | Mapping[str, Any]) -> dict[str, Any]:
     """Return the table of a wrapped strategy, which may be given as its dotted path."""
     table = {"name": given} if isinstance(given, str) else dict(given)
     path = table.pop("name")
-    return {"name": path, **_with_arguments(load_object(path, "strategy"), table)}
+    return {"name": path, **_with_arguments(load_object(path, "strategy", derived(Strategy)), table)}
 
 
 def _made(strategy_class: type, table: Mapping[str, Any]) -> Any:
@@ -95,7 +97,7 @@ def _made(strategy_class: type, table: Mapping[str, Any]) -> Any:
     inner = arguments.get("strategy")
     if isinstance(inner, Mapping):
         rest = {key: value for key, value in inner.items() if key != "name"}
-        arguments["strategy"] = _made(load_object(inner["name"], "strategy"), rest)
+        arguments["strategy"] = _made(load_object(inner["name"], "strategy", derived(Strategy)), rest)
     return strategy_class(**arguments)
 
 

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from flwr.serverapp.strategy import Strategy
+
 from fedgraph.algorithms import STOCK_CLIENT
+from fedgraph.algorithms import Method as Base
 from fedgraph.support.errors import ExperimentError, similar
-from fedgraph.support.plugins import dotted_path, load_object
+from fedgraph.support.plugins import derived, dotted_path, load_object
 
 PACKAGES = ("fedgraph.algorithms", "fedgraph.strategies")
 """Built-in methods are the classes in their modules that have a ``name``, a title, needs and a paper."""
@@ -38,9 +41,9 @@ class Method:
     def strategy_class(self) -> Any:
         """The class of the strategy, or its algorithm.
 
-        Raises ExperimentError when it cannot be found, or extends a strategy for custom Flower apps.
+        Raises ExperimentError when it cannot be found, is something else, or extends a strategy for custom Flower apps.
         """
-        return run_by_experiments(load_object(self.strategy, "[experiment] strategy"))
+        return run_by_experiments(load_object(self.strategy, "[experiment] strategy", _a_strategy))
 
     @property
     def client_class(self) -> str:
@@ -60,6 +63,16 @@ class Method:
     def title(self) -> str:
         """Title of the method, by default its name."""
         return getattr(self.strategy_class, "title", "") or self.name
+
+
+def _a_strategy(found: Any) -> str:
+    """Demand an algorithm, or a strategy of Flower."""
+    if not derived(Base, Strategy)(found):
+        return ""
+    older = any(base.__module__.startswith("flwr.server.") for base in getattr(found, "__mro__", ()))
+    instead = "but one of Flower's older interface: derive it from flwr.serverapp.strategy"
+    advice = instead if older else "nor an algorithm, which is derived from fedgraph.algorithms.Algorithm"
+    return f"is not a Flower Strategy class, {advice}"
 
 
 def run_by_experiments(found: Any) -> Any:

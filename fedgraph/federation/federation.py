@@ -6,11 +6,13 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from fedgraph.data import OWN_TITLE, SPLITS, SplitName
+from fedgraph.defence import bounded_counts
 from fedgraph.graph import ClientGraph
 from fedgraph.messages import Identity
 from fedgraph.models import TaskSpec
@@ -77,6 +79,8 @@ class Federation(Present):
         float64 ``[clients, 5]`` as in :class:`fedgraph.data.base.CohortData`, if all nodes send them.
     computed : str
         Description of the way nodes compute the model; may be empty.
+    most_examples : float or None
+        ``[defence] most-examples``.
     """
 
     task: TaskSpec
@@ -87,6 +91,12 @@ class Federation(Present):
     groups: tuple[str, ...] | None = None
     moments: Tensor | None = None
     computed: str = ""
+    most_examples: float | None = None
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """Training examples that clients count in weighted means, int64 ``[clients]``; see ``most_examples``."""
+        return bounded_counts(self.num_examples["train"], self.most_examples)
 
     @classmethod
     def of(cls, identities: Mapping[int, Identity]) -> Federation:

@@ -30,8 +30,9 @@ class ScikitSettings(Settings):
     Attributes
     ----------
     transformer         : transformer class such as ``sklearn.preprocessing:SplineTransformer``, or your own as
-                          ``package.module:Class``; its output is the embedding. Without a transformer the embedding
-                          would be the sample itself, which must not leave its owner: f3 refuses that.
+                          ``package.module:Class``, derived from ``BaseEstimator``; its output is the embedding. Without
+                          a transformer the embedding would be the sample itself, which must not leave its owner: f3
+                          refuses that.
     estimator           : class of a classifier of these features that has ``predict_proba``.
     transformer_options : arguments of its constructor; estimator_options likewise. Where a constructor has a
                           ``random_state`` that is not given, it follows from the seed of the run and the owner's name.

@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.plugins import load_object
+from fedgraph.support.plugins import check_options, derived, load_object
 
 log = logging.getLogger(__name__)
 
@@ -45,17 +45,17 @@ def module_class(name: str) -> type[nn.Module]:
 
     Raises ExperimentError when it cannot be imported, or is not a module class.
     """
-    kind = load_object(name, "[model] name")
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        raise ExperimentError(f"[model] name: '{name}' is not a class derived from torch.nn.Module")
+    kind: type[nn.Module] = load_object(name, "[model] name", derived(nn.Module, named="torch.nn.Module"))
     return kind
 
 
 def constructor_options(kind: type[nn.Module], task: TaskSpec, options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a constructor: the task's shapes, where it has such parameters, and ``options``.
 
-    Of graphs also ``in_channels`` and ``out_channels``, as models of PyTorch Geometric call them.
+    Of graphs also ``in_channels`` and ``out_channels``, as models of PyTorch Geometric call them. Raises
+    ExperimentError for options that could be code.
     """
+    check_options(options, "[model] options")
     shapes: dict[str, Any] = {"input_shape": task.input_shape, "output_shape": task.output_shape}
     if task.level:
         shapes |= {"in_channels": task.input_shape[0], "out_channels": task.output_shape[0]}

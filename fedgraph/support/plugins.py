@@ -1,4 +1,8 @@
-"""Conversion between classes and dotted paths ``package.module:Class``; plug-ins need no registration."""
+"""Conversion between objects and dotted paths ``package.module:Class``; plug-ins need no registration.
+
+Paths come from experiments, which may be somebody else's: all go through :func:`load_object`, which says no to what is
+not of the kind that a key demands before anything of it is called.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,11 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import ismethod
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import FunctionType, ModuleType
+from typing import Any, TypeAlias
 
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.untrusted import in_short
@@ -20,6 +25,8 @@ log = logging.getLogger("fedgraph")
 
 _LONGEST_PATH = 500
 _OURS = ("strategies", "clients")
+Demand: TypeAlias = Callable[[Any], str]
+"""What is wrong with an object, to follow its path in a sentence; empty for one of the kind that is demanded."""
 _HANDED: dict[str, Any] = {}
 """Objects by dotted path, including local classes and functions."""
 _IMPORTED: dict[str, tuple[object, int]] = {}
@@ -53,17 +60,51 @@ def dotted_path(found: type | Callable[..., Any] | str) -> str:
 def is_importable(path: str) -> bool:
     """Return whether other processes can import the class of a dotted path."""
     module_name, _, attribute = path.partition(":")
-    if module_name == "__main__":
+    if module_name == "__main__" or _of_python(module_name):
         return False
     found = getattr(importlib.import_module(module_name), attribute, None)
     return found is _HANDED.get(path, found)
 
 
-def load_object(path: str, key: str) -> Any:
-    """Import the object that a dotted path names.
+def derived(*bases: type, named: str = "") -> Demand:
+    """Return the demand for a class derived from one of ``bases``, which are ``named`` so in messages."""
+    named = named or " or ".join(f"{base.__module__}.{base.__name__}" for base in bases)
+    return lambda found: "" if _is_class(found, *bases) else f"is not a class derived from {named}"
 
-    Returns the attribute of the module. Raises ExperimentError when the path has no colon, the module cannot be
-    imported or has no such attribute.
+
+def a_class(*methods: str) -> Demand:
+    """Return the demand for a class, not one of Python's own, that has these methods."""
+
+    def demand(found: Any) -> str:
+        if not _is_class(found, object) or _of_python(found.__module__):
+            return "is not a class of a package, or of your own"
+        lacking = [name for name in methods if not callable(getattr(found, name, None))]
+        return f"has no function {', '.join(lacking)}" if lacking else ""
+
+    return demand
+
+
+def a_client(found: Any) -> str:
+    """Demand a client class: its class method ``handle`` answers the messages of the server."""
+    fine = not a_class()(found) and ismethod(getattr(found, "handle", None))
+    return "" if fine else "is not a client class: it has no classmethod `handle`"
+
+
+def a_function(found: Any) -> str:
+    """Demand a function that is written in Python, neither in Python's own modules nor in those of this project."""
+    module = getattr(found, "__module__", None) or ""
+    if not isinstance(found, FunctionType):
+        return "is not a function"
+    ours = module.startswith("fedgraph.") and not module.startswith("fedgraph.simulations.")
+    return "is not a function of a package, or of your own" if ours or _of_python(module) else ""
+
+
+def load_object(path: str, key: str, demand: Demand) -> Any:
+    """Import the object that a dotted path names, and check that it is of the kind that its key demands.
+
+    Returns the attribute of the module, which has not been called. Raises ExperimentError when the path has no colon,
+    the module is one of Python's own, which is not imported, it cannot be imported or has no such attribute, or this is
+    of another kind.
 
     Parameters
     ----------
@@ -71,15 +112,59 @@ def load_object(path: str, key: str) -> Any:
         ``package.module:Class``.
     key : str
         The experiment key that holds the path, for messages.
+    demand : callable
+        Returns what is wrong with the object, such as :func:`derived`, :func:`a_class` and :func:`a_function`.
     """
-    if path in _HANDED:
-        return _HANDED[path]
+    found = _HANDED[path] if path in _HANDED else _imported(path, key)
+    problem = demand(found)
+    if problem:
+        raise ExperimentError(f"{key} = '{path}' {problem}")
+    return found
+
+
+def check_options(options: Mapping[str, Any], key: str) -> None:
+    """Raise ExperimentError for options with a text that could be a call, or a folder for pickles.
+
+    Some classes evaluate texts, such as the types in a signature (Sequential of PyTorch Geometric), and scikit-learn's
+    read what they find in the folder ``memory``.
+    """
+    level: list[Any] = [options]
+    while level:
+        if any(isinstance(value, str) and "(" in value for value in level):
+            raise ExperimentError(f"{key} has a text with a parenthesis, which may be code: it is not passed on")
+        if any(isinstance(value, Mapping) and "memory" in value for value in level):
+            raise ExperimentError(f"{key} has the key 'memory', a folder with pickles: it is not passed on")
+        level = [
+            inner
+            for value in level
+            for inner in ((*value, *value.values()) if isinstance(value, Mapping) else _entries(value))
+        ]
+
+
+def _entries(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _is_class(found: Any, *bases: type) -> bool:
+    return isinstance(found, type) and issubclass(found, bases)
+
+
+def _of_python(module_name: str) -> bool:
+    return module_name.partition(".")[0] in sys.stdlib_module_names
+
+
+def _imported(path: str, key: str) -> Any:
     module_name, _, attribute = path.partition(":")
     # The path may be from a server: long ones are truncated.
     if len(path) > _LONGEST_PATH or not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
         kind = "function" if key.endswith("function") else "Class"
         raise ExperimentError(
             f"{key} = '{in_short(path, 200)}' is not a dotted path; write it as 'package.module:{kind}'"
+        )
+    if _of_python(module_name):
+        raise ExperimentError(
+            f"{key} = '{path}': '{module_name}' is a module of Python itself, and has nothing to plug in: rename your "
+            "module, if you have one of this name"
         )
     try:
         module = importlib.import_module(module_name)

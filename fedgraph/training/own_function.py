@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from fedgraph.data import Split
 from fedgraph.models import Layout, StackedModel
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.plugins import load_object
+from fedgraph.support.plugins import a_function, load_object
 from fedgraph.support.randomness import derive_seed
 from fedgraph.training.local_training import GradientTerm
 from fedgraph.training.settings import TrainSettings
@@ -106,12 +106,8 @@ class OwnFunction:
 
     def __init__(self, settings: TrainSettings) -> None:
         self.settings, self.path, self._warned = settings, settings.function or "", False
-        found = load_object(self.path, _WHERE)
-        if not callable(found):
-            raise ExperimentError(
-                f"{_WHERE} = '{self.path}' is not a function: write `def train(model, examples): ...`"
-            )
-        self._function: Callable[..., Any] = found
+        found: Callable[..., Any] = load_object(self.path, _WHERE, a_function)
+        self._function = found
         parameters = list(inspect.signature(found).parameters.values())
         named = [each for each in parameters[2:] if each.kind is not inspect.Parameter.VAR_KEYWORD]
         self._takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)

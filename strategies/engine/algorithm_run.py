@@ -100,7 +100,7 @@ class AlgorithmRun:
         self.layout, draw = layers.shared if own is None else own.layout, plan.initial_model_of
         self.clients = Clients(
             federation.names,
-            federation.num_examples["train"],
+            federation.weights,
             self.layout,
             federation.graph,
             plan.seed,

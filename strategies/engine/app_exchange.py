@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import Tensor
 
 from fedgraph.algorithms import Answers, Ask, Clients, ModelRows, matrix
+from fedgraph.defence import bounded_counts
 from fedgraph.messages import checked_arrays, to_record
 from fedgraph.messages.apps import (
     APP_RECORD,
@@ -183,7 +184,16 @@ def _read_further(models: ModelRows, record: ArrayRecord, sent: Tensor, whose: s
     return rows
 
 
-def averaged(replies: Sequence[AppReply]) -> list[AppReply]:
-    """Return the replies whose metrics can be averaged: those with a weight, and the same metrics as the first."""
+def averaged(replies: Sequence[AppReply], keys: Keys, most: float | None) -> list[AppReply]:
+    """Return the replies whose metrics can be averaged: those with a weight, and the same metrics as the first.
+
+    Their weights are bounded by ``most``, as :func:`fedgraph.defence.bounded_counts` has it.
+    """
     weighed = [reply for reply in replies if reply.num_examples and len(reply.content.metric_records) == 1]
-    return [reply for reply in weighed if reply.metrics.keys() == weighed[0].metrics.keys()]
+    weighed = [reply for reply in weighed if reply.metrics.keys() == weighed[0].metrics.keys()]
+    claimed = torch.tensor([reply.num_examples for reply in weighed], dtype=torch.float64)
+    bounded = bounded_counts(claimed, most)
+    for place in (bounded < claimed).nonzero().flatten().tolist():
+        (record,) = weighed[place].content.metric_records.values()
+        record[keys.weight] = float(bounded[place])
+    return weighed

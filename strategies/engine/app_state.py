@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord
 from torch import Tensor
 
 from fedgraph.algorithms import Algorithm, Clients, ModelRows, State, check_models, check_state, matrix, written
+from fedgraph.defence import bounded_counts, counts_notes
 from fedgraph.graph import ClientGraph
 from fedgraph.messages import from_record, to_record
 from fedgraph.models import PersonalLayers, PersonalLayersSettings
@@ -25,6 +26,7 @@ class AppState:
     graph : the client graph, whose clients are all present from the start.
     seed : seed of the algorithm's random numbers.
     initial_of : returns a client's own initial model ``[parameters]``, or None if all start with the same.
+    most_examples : see :func:`fedgraph.defence.bounded_counts`.
 
     Attributes
     ----------
@@ -38,12 +40,14 @@ class AppState:
         graph: ClientGraph | None,
         seed: int,
         initial_of: Callable[[str], Tensor | None],
+        most_examples: float | None = None,
     ) -> None:
         self._algorithm, self._graph, self._seed, self._initial_of = algorithm, graph, seed, initial_of
         self.clients: Clients | None = None
         self.state: State = {}
         self._private: dict[str, Tensor] = {}
-        self._counted: set[str] = set()
+        self._most_examples = most_examples
+        self._claimed: dict[str, float] = {}
 
     @property
     def all_clients(self) -> Clients:
@@ -91,18 +95,20 @@ class AppState:
         where = f"{self._algorithm.class_name}.round, in round {number}, returned"
         self.state = _with_rows(where, after, self.models)
 
-    def count(self, numbers: Mapping[str, float], assume_mean: bool = False) -> None:
+    def count(self, numbers: Mapping[str, float], assume_mean: bool = False) -> list[str]:
         """Set the weights of clients: numbers of training examples, or what else their replies have as such.
 
-        A client that has never answered has the weight 1, or with ``assume_mean`` the mean of those that have.
+        They are bounded (:func:`fedgraph.defence.bounded_counts`); returns a note on those that are. A client that has
+        never answered has the weight 1, or with ``assume_mean`` the mean of those that have.
         """
-        counts, names = self.all_clients.num_examples, self.all_clients.names
-        for name, number in numbers.items():
-            counts[names.index(name)] = number
-        self._counted |= set(numbers)
-        if assume_mean and self._counted:
-            known = torch.tensor([name in self._counted for name in names])
-            counts[~known] = counts[known].mean()
+        self._claimed |= numbers
+        counts, names = self.all_clients.num_examples, list(self._claimed)
+        claimed = torch.tensor(list(self._claimed.values()), dtype=torch.float64)
+        bounded = bounded_counts(claimed, self._most_examples)
+        counts.fill_(float(bounded.mean()) if assume_mean and names else 1.0)
+        place = {name: place for place, name in enumerate(self.all_clients.names)}
+        counts[[place[name] for name in names]] = bounded
+        return counts_notes(names, claimed, bounded)
 
     def saved(self) -> State | None:
         """Return everything as plain state with the types of arrays; None before the first round."""
@@ -112,7 +118,7 @@ class AppState:
         return {
             "names": list(self.clients.names),
             "num-examples": self.clients.num_examples,
-            "counted": sorted(self._counted),
+            "claimed": [list(each) for each in self._claimed.items()],
             "models": {str(place): model for place, model in enumerate(rows.models)},
             "layers": list(rows.models[0]),
             "private": self._private,
@@ -123,7 +129,10 @@ class AppState:
         """Restore what :meth:`saved` returned."""
         models = [saved["models"][str(place)] for place in range(len(saved["names"]))]
         rows = ModelRows([{name: model[name] for name in saved["layers"]} for model in models], saved["private"])
-        self._private, self._counted = saved["private"], set(saved["counted"] if "counted" in saved else saved["names"])
+        self._private = saved["private"]
+        # Earlier versions kept only what counted.
+        whole = zip(saved["names"], saved["num-examples"].tolist(), strict=True)
+        self._claimed = dict(saved.get("claimed", whole))
         self.clients = self._as_clients(tuple(saved["names"]), saved["num-examples"].double(), rows)
         self.state = {**saved["state"], "models": rows}
 

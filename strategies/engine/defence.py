@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgraph.defence import DefenceTable, bounded, krum_scores, lengths, robust_average
+from fedgraph.defence import DefenceTable, bounded, counts_notes, krum_scores, lengths, robust_average
 from fedgraph.federation import Federation
 from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import ExperimentError, quoted
@@ -119,13 +119,16 @@ class Defence:
         return {"defence": found} if found else {}
 
     def notes(self, rounds: int) -> list[str]:
-        """Return a note on clients that were left out in all ``rounds`` of the run."""
+        """Return notes on bounded numbers of examples, and on clients that were left out in all ``rounds``."""
+        federation = self._federation
+        found = counts_notes(federation.names, federation.num_examples["train"], federation.weights)
         never = [name for name, count in self._counts["left-out"].items() if count == rounds]
         if not never:
-            return []
+            return found
         return [
+            *found,
             f"[defence] krum left out {quoted(sorted(never))} in every round: no model has what they learned, and "
-            "where each client has its own model, theirs is the initial one. They count in the mean results"
+            "where each client has its own model, theirs is the initial one. They count in the mean results",
         ]
 
     def state(self) -> State:

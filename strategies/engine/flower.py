@@ -61,6 +61,8 @@ class FlowerStrategy(FedAvg):
         generator (``random.seed``).
     save_to : path, optional
         Folder in which the strategy is saved after every round; see :meth:`load`.
+    most_examples : float, optional
+        Bound on the numbers of examples that clients claim; see ``[defence] most-examples``.
     **keywords
         Settings of the method, as in its table with underscores for dashes, and keywords of Flower's
         ``FedAvg``: ``fraction_train``, ``fraction_evaluate``, ``min_train_nodes``, ``min_evaluate_nodes``,
@@ -79,7 +81,13 @@ class FlowerStrategy(FedAvg):
     """Whether a client that has not answered yet counts as many examples as the others do on average, not as one."""
 
     def __init__(
-        self, graph: ClientGraph | None = None, *, seed: int = 0, save_to: str | Path | None = None, **keywords: Any
+        self,
+        graph: ClientGraph | None = None,
+        *,
+        seed: int = 0,
+        save_to: str | Path | None = None,
+        most_examples: float | None = None,
+        **keywords: Any,
     ) -> None:
         if not hasattr(self, "algorithm_class"):
             raise TypeError(f"{type(self).__name__} has no algorithm: set algorithm_class = YourAlgorithm in the class")
@@ -87,7 +95,7 @@ class FlowerStrategy(FedAvg):
         flower = set(inspect.signature(FedAvg.__init__).parameters) - {"self"}
         unknown = sorted(set(keywords) - set(kind.model_fields) - flower)
         if unknown:
-            known = ", ".join(["graph", "seed", "save_to", *sorted({*kind.model_fields, *flower})])
+            known = ", ".join(["graph", "seed", "save_to", "most_examples", *sorted({*kind.model_fields, *flower})])
             raise TypeError(
                 f"{type(self).__name__} has no keyword '{unknown[0]}'; it has {known}"
                 f"{similar(unknown[:1], [*kind.model_fields, *flower])}"
@@ -105,7 +113,7 @@ class FlowerStrategy(FedAvg):
                 keywords.setdefault("min_evaluate_nodes", 1)
         self._keywords = {name: value for name, value in keywords.items() if name in flower}
         super().__init__(**self._keywords)
-        self.graph, self.seed = graph, seed
+        self.graph, self.seed, self.most_examples = graph, seed, most_examples
         self._save_to = None if save_to is None else Path(save_to)
         self._timeout, self._offset, self._started, self._goes_on = 3600.0, 0, False, False
         self._said: set[str] = set()
@@ -116,7 +124,7 @@ class FlowerStrategy(FedAvg):
         known = None if self.graph is None else self.graph.names
         self.round = 0
         self._members = AppClients(self.needs_names or self.graph is not None, known)
-        self._app = AppState(self.algorithm, self.graph, self.seed, self.initial_of)
+        self._app = AppState(self.algorithm, self.graph, self.seed, self.initial_of, self.most_examples)
         self._history: list[tuple[int, str, str, float]] = []
         self._trained: set[str] = set()
         self._progress: Round | None = None
@@ -173,6 +181,7 @@ class FlowerStrategy(FedAvg):
                 "settings": self.algorithm.settings.as_table(nulls=True),
                 "keywords": {name: value for name, value in self._keywords.items() if not callable(value)},
                 "seed": self.seed,
+                "most-examples": self.most_examples,
                 "round": self.round,
                 "history": [list(line) for line in self._history],
                 "graph": graph_state(self.graph),
@@ -198,7 +207,8 @@ class FlowerStrategy(FedAvg):
         if saved["class"] != cls.__name__:
             raise RunError(f"{folder} has a strategy {saved['class']}, not {cls.__name__}")
         settings = {name.replace("-", "_"): value for name, value in saved["settings"].items()}
-        loaded = cls(graph_of(saved["graph"]), seed=saved["seed"], **{**settings, **saved["keywords"], **keywords})
+        keywords = {"most_examples": saved.get("most-examples"), **settings, **saved["keywords"], **keywords}
+        loaded = cls(graph_of(saved["graph"]), seed=saved["seed"], **keywords)
         loaded.round = saved["round"]
         loaded._history = [(int(number), client, metric, value) for number, client, metric, value in saved["history"]]
         loaded._members.say_names = saved["names"]
@@ -451,13 +461,14 @@ class FlowerStrategy(FedAvg):
         """Record the numbers of training examples of clients."""
         counts = {name: reply.num_examples for name, reply in found.items()}
         known = {name: 1 if count is None else count for name, count in counts.items()}
-        self._app.count(known, assume_mean=self.assumes_mean_counts)
+        for note in self._app.count(known, assume_mean=self.assumes_mean_counts):
+            self._say_once("claims", "%s", note)
         if None in counts.values():
             self._say_once("count", "answers without '%s' count as one example", self.weighted_by_key)
 
     def _mean(self, replies: Sequence[AppReply], aggregate: AggregateFn) -> MetricRecord | None:
         """Return Flower's mean of the metrics that can be averaged, and warn once about others."""
-        alike = averaged(replies)
+        alike = averaged(replies, self._keys, self.most_examples)
         if len(alike) < len(replies):
             left = quoted([reply.name for reply in replies if reply not in alike])
             self._say_once(

@@ -34,7 +34,7 @@ class Replies:
     tensors : the clients' tensors, each ``[present, ...]``.
     metrics : numbers per client, each float64 ``[present]``.
     graph : the given client graph among those present, or None.
-    num_examples : training examples, int64 ``[present]``.
+    num_examples : training examples that they count, int64 ``[present]``; see :attr:`Federation.weights`.
     absent : clients without a usable reply, and why.
     kept : clients whose nodes keep the evaluated models; see :class:`fedgraph.messages.WorkReply`.
     not_asked : clients that the strategy has not drawn, which are not absent, and why they have no metrics.
@@ -80,7 +80,7 @@ class Replies:
         graph = federation.graph
         if graph is not None and 0 < len(names) < len(federation.names):
             graph = graph.subgraph(names)
-        return cls(positions, names, tensors, metrics, graph, federation.num_examples["train"][positions], absent)
+        return cls(positions, names, tensors, metrics, graph, federation.weights[positions], absent)
 
 
 def collect(

@@ -48,7 +48,7 @@ from fedgraph.strategies.engine.round_results import write_results
 from fedgraph.strategies.engine.scales import with_shared_scales
 from fedgraph.support.errors import ExperimentError, RunError, some
 from fedgraph.support.files import State
-from fedgraph.support.plugins import load_object
+from fedgraph.support.plugins import a_client, load_object
 from fedgraph.support.randomness import derive_seed
 
 log = logging.getLogger("fedgraph")
@@ -130,8 +130,8 @@ def execute_rounds(
 
 def _frozen_layers(method: ChosenMethod, model: StackedModel, seed: int) -> FrozenLayers | None:
     """Return the frozen layers, which are sent to nodes once, if the client class supports it."""
-    layout = model.layout
-    if not layout.frozen or not getattr(load_object(method.client, "[experiment] client"), "joins_frozen", False):
+    layout, client = model.layout, load_object(method.client, "[experiment] client", a_client)
+    if not layout.frozen or not getattr(client, "joins_frozen", False):
         return None
     settings = method.settings
     personal = settings.personal_layers if isinstance(settings, PersonalLayersSettings) else ()
@@ -191,7 +191,7 @@ def open_federation(
     if graph is not None:
         write_graph(graph, folder.path / "graph.npz")
         log.info("client graph: %s", graph.describe())
-    federation = replace(federation, graph=graph)
+    federation = replace(federation, graph=graph, most_examples=experiment.defence.most_examples)
     return federation, with_shared_scales(experiment, federation, folder.path).client_part(settings, final=False)
 
 

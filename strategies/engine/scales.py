@@ -21,6 +21,7 @@ from fedgraph.data.series import (
     shares_scales,
     usable,
 )
+from fedgraph.defence import bounded_counts
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation
 from fedgraph.support.errors import DataError, ExperimentError
@@ -50,7 +51,9 @@ def with_shared_scales(experiment: Experiment, federation: Federation, folder: P
 
 def _pooled(federation: Federation) -> Scales:
     """Return mean and standard deviation of all clients' pooled training readings, for every client."""
-    mean, std = usable(*map(np.asarray, pooled(*_moments(federation)[:, 2:].numpy().T)))
+    means, deviations, readings = _moments(federation)[:, 2:].T
+    readings = bounded_counts(readings, federation.most_examples)
+    mean, std = usable(*map(np.asarray, pooled(means.numpy(), deviations.numpy(), readings.numpy())))
     scale = (float(mean), float(std))
     log.info("readings of all %d clients scaled by mean %g and deviation %g", len(federation.names), *scale)
     return dict.fromkeys(federation.names, scale)

@@ -73,7 +73,7 @@ class StockAlgorithm(GlobalModel):
 
     Nodes of a strategy that only averages (FedAvg, FedProx, FedAvgM, FedAdam, FedAdagrad, FedYogi) send the mean of
     their clients' models, weighted by training examples, unless replies of single clients are required by ``on-missing
-    = "keep-last"``, ``[defence]``, or a custom ``train_metrics_aggr_fn``.
+    = "keep-last"``, ``[defence]`` (also if ``most-examples`` bounds a client), or a custom ``train_metrics_aggr_fn``.
 
     Running statistics are averaged over clients if ``stock`` has a server optimiser, which could make variances
     negative; for other strategies, negative variances are set to 0.
@@ -130,6 +130,8 @@ class StockAlgorithm(GlobalModel):
             return False
         own_metrics = not getattr(stock.train_metrics_aggr_fn, "__module__", "").startswith("flwr.")
         defended = self._plan.defence.clip or self._plan.defence.krum
+        # A node weights its clients by the numbers of examples that it claims.
+        defended = defended or self._federation.weights is not self._federation.num_examples["train"]
         return not (own_metrics or defended or self._plan.on_missing == "keep-last")
 
     def round(self, clients: Clients, state: State, number: int) -> Round:

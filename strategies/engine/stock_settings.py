@@ -13,7 +13,7 @@ from torch import Tensor
 from fedgraph.experiment import NODE_MINIMA, constructor_arguments
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
-from fedgraph.support.plugins import load_object
+from fedgraph.support.plugins import derived, load_object
 from fedgraph.support.settings import with_nulls
 
 _TOLD = ("num-examples", "loss", "train_loss")
@@ -64,10 +64,7 @@ def _wrapped(given: Any, where: str, clients: int) -> Strategy:
             f'{where} strategy is the strategy to wrap: "flwr.serverapp.strategy:FedAvg", or with its keys '
             '{name = "flwr.serverapp.strategy:FedAvg", fraction-train = 0.5}'
         )
-    found = load_object(path, f"{where} strategy")
-    if not (isinstance(found, type) and issubclass(found, Strategy)):
-        raise ExperimentError(f"{where} strategy: '{path}' is not a Flower Strategy class")
-    return build_stock(found, table, f"{where} strategy", clients)
+    return build_stock(load_object(path, f"{where} strategy", derived(Strategy)), table, f"{where} strategy", clients)
 
 
 def stock_state(stock: Strategy) -> State:

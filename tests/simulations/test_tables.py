@@ -7,7 +7,7 @@ from fedgraph.reproduce.cells import CellMaker, digest, resolved
 from fedgraph.reproduce.choosing import plan_cells, plan_choices
 from fedgraph.reproduce.table import FIGURES
 from fedgraph.reproduce.table_files import files_that_come_along, load_table
-from fedgraph.support.plugins import load_object
+from fedgraph.support.plugins import a_function, load_object
 
 NAMES = list(files_that_come_along())
 TABLES = [(name, profile) for name in NAMES for profile in load_table(name)[1].profiles]
@@ -113,7 +113,7 @@ def test_every_figure_can_be_drawn():
     assert [figure.rpartition(":")[2] for figure in own] == [
         "entropies", "permutations", "fairness", "peers", "adjacency"
     ]  # fmt: skip
-    assert all(callable(load_object(figure, "[table] figure")) for figure in own)
+    assert all(callable(load_object(figure, "[table] figure", a_function)) for figure in own)
 
 
 def test_published_values_as_printed():

@@ -18,6 +18,7 @@ from safetensors.torch import load_file as load_safetensors
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
+import fedgraph.algorithms.fedngm as algorithm
 import fedgraph.clients.engine.table_rows as table_rows
 from fedgraph.algorithms.fedngm_messages import PhaseReply, PhaseRequest
 from fedgraph.clients import fedngm
@@ -32,6 +33,7 @@ from fedgraph.data.tables.mixed import MixedTableSource
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.graph import read_graph
 from fedgraph.graph.feature_graph import read_feature_graph
+from fedgraph.graphical.learning import average
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.recovery import RecoverySettings
 from fedgraph.graphical.recovery.summed import UnitSums, recover_from_sums
@@ -701,6 +703,36 @@ def test_a_client_that_has_other_rows_than_it_says_is_left_out(summed, run_exper
     summed["experiment"] |= {"on-missing": "skip", "min-clients": 2}
     summary = run_experiment(summed, node_configs=configs, client=Listener(change)).summary()
     assert list(summary["per_client"]["test"]["weight-mae"]) == ["north", "west"]
+
+
+@pytest.mark.parametrize("source", ["summed-statistics", "own-rows"])
+def test_rows_that_a_client_only_claims_are_bounded(summed, run_experiment, monkeypatch, source):
+    """It sends sums of as many rows as it claims, so that they fit each other."""
+    seen = []
+    monkeypatch.setattr(
+        algorithm, "recover_from_sums", lambda settings, common, sums, targets: seen.append(sums.counts.max().item())
+        or recover_from_sums(settings, common, sums, targets),
+    )  # fmt: skip
+    monkeypatch.setattr(
+        algorithm, "average", lambda network, models, rows: seen.append(rows) or average(network, models, rows)
+    )
+
+    def change(request, content):
+        config = content.config_records["config"]
+        if "east" in config.get("clients", ()):
+            if request.phase == "schema":
+                config["num-rows"] = [168 * 10**6]
+            elif request.phase == "sums":
+                stacked = content.array_records["stacked"]
+                stacked["sums"] = Array(stacked["sums"].numpy() * 10**6)
+        return content
+
+    summed["fedngm"] |= {"global-model": "average"}
+    summed["fedngm"]["recovery"]["source"] = source
+    configs = [{"clients": name} for name in NAMES]
+    summary = run_experiment(summed, node_configs=configs, client=Listener(change)).summary()
+    assert seen == [*([5 * 168] if source == "summed-statistics" else []), (3 * 168, 168, 168)]
+    assert any("'east' counted as 504 examples each" in note for note in summary["notes"])
 
 
 def test_who_is_lost_takes_its_masks_with_it_and_the_others_begin_again(summed, run_experiment):

@@ -12,7 +12,7 @@ from fedgraph.commands.keys import inner_tables
 from fedgraph.strategies.engine.chosen import is_ours
 from fedgraph.strategies.engine.stock_settings import build_stock
 from fedgraph.support.errors import ContractError, ExperimentError, FedgraphError
-from fedgraph.support.plugins import load_object
+from fedgraph.support.plugins import a_client, load_object
 from fedgraph.support.settings import Configured, Settings, parse
 
 _UNKNOWN = "no-such-key"
@@ -47,7 +47,7 @@ def _settings(trials: Trials) -> str:
         table = {**trials.experiment.method_table, _UNKNOWN: 1}
         _check_refuses(lambda: parse(kind, table, where), kind.__name__)
     _check_documented(kind)
-    client = load_object(trials.client_path, "[experiment] client")
+    client = load_object(trials.client_path, "[experiment] client", a_client)
     if is_ours(strategy) and issubclass(client, Configured):
         unsent = ", ".join(key for key in client.settings_type.keys() if key not in strategy.settings_type.keys())  # noqa: SIM118
         require(

@@ -20,12 +20,12 @@ from fedgraph.models import TaskSpec
 from fedgraph.starting.running import run
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import ContractError, DataError, ExperimentError
-from fedgraph.support.plugins import dotted_path, load_object
+from fedgraph.support.plugins import a_class, dotted_path, load_object
 
 
 def is_data_set(what: str | type) -> bool:
     """Return whether a class, or the class of a dotted path, is one of a data set: it has clients, and loads them."""
-    found = load_object(str(what), "what is checked") if is_custom_class(what) else what
+    found = load_object(str(what), "what is checked", a_class()) if is_custom_class(what) else what
     return isinstance(found, type) and all(callable(getattr(found, name, None)) for name in ("client_names", "load"))
 
 
@@ -44,7 +44,7 @@ class CheckedData:
         if self.tables["data"]["set"] != path:
             raise ExperimentError(f"[data] set of the experiment is '{self.tables['data']['set']}', and not '{path}'")
         parse_data(self.tables["data"])
-        self.checked: type[Any] = load_object(path, "what is checked")
+        self.checked: type[Any] = load_object(path, "what is checked", a_class())
         self.title = f"{path}, a data set"
 
     def opened(self) -> DataSource:

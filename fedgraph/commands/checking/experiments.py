@@ -9,7 +9,7 @@ from typing import Any
 from fedgraph.commands.templates import kind_of_data, template
 from fedgraph.experiment import Experiment, built_in, built_ins, load_experiment, run_by_experiments
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.plugins import load_object
+from fedgraph.support.plugins import a_class, load_object
 
 _SMALL = {
     "digits": ("data.clients=3", "data.limit=240", "model.hidden=[8]", "train.batch-size=32", "train.local-epochs=1"),
@@ -23,13 +23,11 @@ _SHORT = dict(epochs=2, draws=2, steps=20, **{"evaluate-every": 10, "server-step
 
 def class_of(path: str) -> type[Any]:
     """Return the class of a dotted path, or the strategy of a built-in method; else raise ExperimentError."""
-    found = run_by_experiments(load_object(path, "what is checked")) if ":" in path else built_in(path)
+    found = run_by_experiments(load_object(path, "what is checked", a_class())) if ":" in path else built_in(path)
     if found is None:
         raise ExperimentError(
             f"'{path}' is no built-in method ({', '.join(sorted(built_ins()))}); your own is 'package.module:Class'"
         )
-    if not isinstance(found, type):
-        raise ExperimentError(f"'{path}' is not a class")
     return found
 
 

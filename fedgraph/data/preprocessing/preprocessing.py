@@ -15,7 +15,7 @@ from torch import Tensor
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError, RunError
 from fedgraph.support.files import json_digest, read_tensors, write_tensors
-from fedgraph.support.plugins import dotted_path, load_object
+from fedgraph.support.plugins import derived, dotted_path, load_object
 from fedgraph.support.settings import Settings
 
 if TYPE_CHECKING:
@@ -155,9 +155,7 @@ class Preprocessing:
         """Read what :meth:`write` wrote. Raises RunError for a file that is damaged."""
         try:
             scales, head = read_tensors(file)
-            kind: Any = load_object(head["form"], "the preprocessing of the run")
-            if not (isinstance(kind, type) and issubclass(kind, Form)):
-                raise TypeError(f"{head['form']} is no form of data")
+            kind: type[Form] = load_object(head["form"], "the preprocessing of the run", derived(Form))
             return cls(kind.model_validate_json(head["settings"]), tuple(json.loads(head["clients"])), scales)
         except (KeyError, ValueError, OSError, TypeError) as error:
             raise RunError(f"{file} cannot be read: {error}; put a copy of it back") from None

@@ -17,7 +17,7 @@ from fedgraph.fusion.owner_models.scikit import ScikitModel
 from fedgraph.fusion.owner_models.skops_file import load_skops
 from fedgraph.models import TaskSpec, last_linear, with_input_of
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.plugins import load_object
+from fedgraph.support.plugins import a_function, derived, load_object
 
 
 def load_factory(text: str, task: TaskSpec, embedding_layer: str | None = None) -> BatchedModel:
@@ -28,7 +28,7 @@ def load_factory(text: str, task: TaskSpec, embedding_layer: str | None = None) 
     """
     path, _, weights = text.partition("@")
     where = f"local model '{text}'"
-    factory = load_object(path, "local model")
+    factory = load_object(path, "local model", _a_factory)
     try:
         with torch.random.fork_rng(devices=[]):
             module = factory()
@@ -51,6 +51,11 @@ def load_factory(text: str, task: TaskSpec, embedding_layer: str | None = None) 
     for name, value in sorted(module.state_dict().items()):
         digest.update(name.encode() + b"\0" + value.contiguous().numpy().tobytes())
     return BatchedModel(run, task, where, digest.hexdigest()[:32])
+
+
+def _a_factory(found: object) -> str:
+    """Demand a function, or a class of modules."""
+    return derived(nn.Module)(found) and a_function(found)
 
 
 def _load_weights(module: nn.Module, path: Path, where: str) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedgraph.fusion.owner_models.local_model import Represented, represented_by
 from fedgraph.models import ScikitSettings
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.plugins import load_object
+from fedgraph.support.plugins import check_options, derived, load_object
 from fedgraph.support.randomness import derive_seed
 
 _LARGEST_SEED = 2**32
@@ -87,7 +87,8 @@ def fitted(
     where = f"[model] scikit-learn of client '{owner}'"
 
     def make(key: str, path: str, options: dict[str, Any], method: str) -> Any:
-        kind = load_object(path, f"[model] {key}")
+        kind = load_object(path, f"[model] {key}", _an_estimator)
+        check_options(options, f"[model] {key}-options")
         try:
             takes_seed = "random_state" in inspect.signature(kind).parameters
             random = {"random_state": derive_seed(seed, key, owner) % _LARGEST_SEED} if takes_seed else {}
@@ -114,6 +115,13 @@ def fitted(
             f"{where} cannot be fitted to its {len(labels)} training samples: {error}", quoted=str(error)
         ) from error
     return ScikitModel(transformer, estimator, classes, where)
+
+
+def _an_estimator(found: Any) -> str:
+    """Demand one of scikit-learn's classes, or one that is derived from their base class."""
+    from sklearn.base import BaseEstimator
+
+    return derived(BaseEstimator)(found)
 
 
 def _rows(inputs: Tensor) -> NDArray[np.float32]:

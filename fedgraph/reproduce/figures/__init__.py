@@ -11,7 +11,7 @@ from fedgraph.reproduce.figures.columns import over_columns
 from fedgraph.reproduce.figures.rounds import by_round
 from fedgraph.reproduce.figures.rows import by_row
 from fedgraph.reproduce.results import Results
-from fedgraph.support.plugins import load_object
+from fedgraph.support.plugins import a_function, load_object
 
 KINDS: dict[str, Callable[[Results], Any]] = {
     "bars": partial(by_row, bars=True),
@@ -29,7 +29,7 @@ def draw(results: Results, path: Path) -> bool:
     Raises ExperimentError when the function of ``[table] figure`` cannot be imported.
     """
     kind = results.table.table.figure
-    make = KINDS[kind] if kind in KINDS else load_object(kind, "[table] figure")
+    make = KINDS[kind] if kind in KINDS else load_object(kind, "[table] figure", a_function)
     figure = make(results)
     if figure is None:
         return False

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from fedgraph.experiment import Experiment
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.plugins import load_object
+from fedgraph.support.plugins import a_class, load_object
 
 Params = Mapping[str, bool | int | float | str]
 """Parameters by ``table.key``."""
@@ -157,10 +157,6 @@ def make_trackers(experiment: Experiment, folder: RunFolder) -> dict[str, Tracke
             found[name] = kind(folder, experiment)
         except Exception as error:
             raise ExperimentError(f"{_KEY}: '{name}' cannot be started: {_described(error)}") from None
-        wanted = ("log_params", "log_metrics", "save", "finalize")
-        missing = [function for function in wanted if not hasattr(found[name], function)]
-        if missing:
-            raise ExperimentError(f"{_KEY}: '{name}' is no tracker: it has no function {', '.join(missing)}")
     return found
 
 
@@ -175,7 +171,8 @@ def _class_of(name: str) -> Callable[[RunFolder, Experiment], Tracker]:
                 f"its extra [{name}])"
             )
         path = f"fedgraph.runs.tracking.{name}:{kind}"
-    found: Callable[[RunFolder, Experiment], Tracker] = load_object(path, _KEY)
+    demand = a_class("log_params", "log_metrics", "save", "finalize")
+    found: Callable[[RunFolder, Experiment], Tracker] = load_object(path, _KEY, demand)
     return found
 
 

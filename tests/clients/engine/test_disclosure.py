@@ -7,7 +7,7 @@ from fedgraph.clients.engine.disclosure import disclosure
 from fedgraph.clients.engine.node import Node
 from fedgraph.experiment import built_ins
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.support.plugins import load_object
+from fedgraph.support.plugins import a_class, a_client, load_object
 
 #: Words of a disclosure, by the arrays in replies that they speak of.
 WORDS = {
@@ -33,13 +33,13 @@ def node(**config):
 
 def told(tables, **config):
     experiment = parse_experiment(tables)
-    chosen = load_object("fedgraph.strategies.engine.chosen:ChosenMethod", "strategy")(experiment)
+    chosen = load_object("fedgraph.strategies.engine.chosen:ChosenMethod", "strategy", a_class())(experiment)
     return disclosure(experiment, chosen.client, node(**config))
 
 
 @pytest.mark.parametrize("name", built_ins())
 def test_every_built_in_says_what_it_sends(name):
-    client_class = load_object(getattr(built_ins()[name], "default_client", STOCK_CLIENT), "client")
+    client_class = load_object(getattr(built_ins()[name], "default_client", STOCK_CLIENT), "client", a_client)
     assert hasattr(client_class, "sends") or hasattr(client_class, "sends_as")
 
 
@@ -112,7 +112,7 @@ def test_noise_of_peers_is_told_for_what_it_is(digits_tables):
 
 
 def test_a_client_class_that_says_nothing_is_not_vouched_for(digits_tables, tmp_path, monkeypatch):
-    (tmp_path / "silent_client.py").write_text("class Silent:\n    handle = None\n")
+    (tmp_path / "silent_client.py").write_text("class Silent:\n    handle = classmethod(print)\n")
     monkeypatch.syspath_prepend(tmp_path)
     found = disclosure(parse_experiment(digits_tables), "silent_client:Silent", node())
     assert any("undeclared data of silent_client:Silent" in line for line in found.leaves)

@@ -6,7 +6,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgraph.defence import bounded, bounded_embeddings, krum_scores, lengths, robust_average
+from fedgraph.defence import (
+    bounded,
+    bounded_counts,
+    bounded_embeddings,
+    counts_notes,
+    krum_scores,
+    lengths,
+    robust_average,
+)
 
 
 def test_only_longer_rows_are_scaled():
@@ -16,6 +24,52 @@ def test_only_longer_rows_are_scaled():
     assert torch.equal(found[0], rows[0])
     assert bounded(rows, torch.tensor([5.0, 50.0, 4e38])) is rows
     assert lengths(rows)[2].item() == pytest.approx(3e38)
+
+
+@pytest.mark.parametrize(("clients", "times"), [(3, 3), (10, 10 / 3), (30, 10), (300, 50)])
+def test_a_claim_counts_as_a_third_of_the_clients_at_most(clients, times):
+    counts = torch.full((clients,), 120)
+    counts[1] = 2**40
+    found = bounded_counts(counts)
+    assert found.dtype == torch.int64
+    assert found.tolist() == [120, int(120 * times), *[120] * (clients - 2)]
+    assert bounded_counts(counts.double() / 7)[1].item() == pytest.approx(120 * times / 7)
+
+
+def test_claims_of_several_clients_are_bounded_alike_while_they_are_fewer_than_the_others():
+    counts = torch.tensor([2**40, 2**39, 2**38, 2**37, 10, 10, 10, 10, 10, 0, 0, 0])
+    assert bounded_counts(counts).tolist() == [30, 30, 30, 30, 10, 10, 10, 10, 10, 0, 0, 0]
+    assert bounded_counts(counts, 2.5).tolist()[:5] == [25, 25, 25, 25, 10]
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [19, 23, 28, 30, 31, 32, 36, 60, 88, 93],  # the hospitals of sfl/breast-cancer.toml, Dirichlet 0.3
+        [255, 300, 416, 500, 580],  # those of fedngm/hospitals.toml
+        [2**40, 1],  # of two, neither is most
+        [5],
+        [0, 0, 0],
+        [],
+    ],
+)
+def test_numbers_of_honest_clients_stay_as_they_are(counts):
+    counts = torch.tensor(counts, dtype=torch.int64)
+    assert bounded_counts(counts) is counts
+
+
+def test_many_clients_may_differ_as_much_as_users_of_phones():
+    counts = torch.linspace(0, 1, 200).square().square().mul(49).add(1).mul(20).long()
+    assert counts.max() > 10 * counts.median()
+    assert bounded_counts(counts) is counts
+
+
+def test_there_is_no_bound_at_0_and_a_note_on_who_is_bounded():
+    counts = torch.tensor([7, 2**40, 7, 7])
+    assert bounded_counts(counts, 0) is counts
+    assert counts_notes("abcd", counts, counts) == []
+    (note,) = counts_notes("abcd", counts, bounded_counts(counts))
+    assert note.startswith("'b' counted as 21 examples each, and not as the up to 1,099,511,627,776 that they claim")
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -6,7 +6,7 @@ from fedgraph.algorithms.phases import PhasedAlgorithm
 from fedgraph.experiment import built_in, built_ins, resolve
 from fedgraph.strategies import F3, SFL, FedNGM
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.plugins import load_object
+from fedgraph.support.plugins import a_client, load_object
 
 
 @pytest.mark.parametrize("name", built_ins())
@@ -14,7 +14,7 @@ def test_both_sides_of_every_built_in_exist(name):
     found = resolve(name, None, None).strategy_class
     assert found is built_ins()[name]
     assert issubclass(found, (Algorithm, PhasedAlgorithm, Strategy))
-    assert callable(load_object(getattr(found, "default_client", STOCK_CLIENT), "client").handle)
+    assert callable(load_object(getattr(found, "default_client", STOCK_CLIENT), "client", a_client).handle)
     assert found.title
     assert not isinstance(getattr(found, "needs", ""), property)
 

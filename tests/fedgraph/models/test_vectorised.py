@@ -311,6 +311,11 @@ def test_whether_draws_can_be_hashes_is_found_by_trying(name, hashed, padded):
         ("no_such_package:Model", {}, "'no_such_package'"),
         ("their_models:number", {}, "derived .*torch.nn.Module"),
         ("their_models:Normed", {"wide": 3}, r"cannot be built from the options .*'wide'"),
+        (
+            "torch_geometric.nn:Sequential",
+            {"input_args": "x: print(1)", "modules": []},
+            "parenthesis, which may be code",
+        ),
         ("their_models:Listed", {}, r"Listed .*nn\.ModuleList"),
         ("their_models:WrongOutput", {}, r"\[2, 5\] .*\(4,\); .*\[2, 3\]"),
         ("their_models:Pair", {}, r"Pair returns a tuple: .* one tensor \[2, 3\] for two inputs"),

@@ -1,6 +1,7 @@
 """Strategies in Flower's own loop, with ClientApps that know nothing of this package but its mod and terms."""
 
 import logging
+import math
 import os
 import re
 import threading
@@ -366,6 +367,14 @@ def absurd_count(answer):
     answer.content["metrics"]["num-examples"] = -3
 
 
+def unknown_count(answer):
+    answer.content["metrics"]["num-examples"] = math.nan
+
+
+def endless_count(answer):
+    answer.content["metrics"]["num-examples"] = math.inf
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -376,6 +385,8 @@ def absurd_count(answer):
         (absurd_values, r"layer 'bias' has values above 1e\+15: has training diverged"),
         (other_kind, "layer 'bias' is torch.int64 in place of torch.float32"),
         (absurd_count, "'num-examples' is -3, which is no number of examples"),
+        (unknown_count, "'num-examples' is nan, which is no number of examples"),
+        (endless_count, "'num-examples' is inf, which is no number of examples"),
     ],
 )
 def test_an_answer_that_cannot_be_used_is_left_out_with_client_and_layer(change, words, caplog):
@@ -1152,12 +1163,48 @@ def test_weights_may_be_fractions_as_in_flower(weights):
         return answer
 
     app = Plain(spoil=weigh)
-    strategy = SFL(ClientGraph.complete(NAMES), weighting="examples", weighted_by_key="importance", fraction_evaluate=0)
+    own = {"weighting": "examples", "weighted_by_key": "importance", "most_examples": 0}
+    strategy = SFL(ClientGraph.complete(NAMES), fraction_evaluate=0, **own)
     found = strategy.start(app.grid(), initial(), num_rounds=1)
     expected = FedAvg(weighted_by_key="importance", fraction_evaluate=0).start(app.grid(), initial(), num_rounds=1)
     for key, array in expected.arrays.items():
         np.testing.assert_allclose(found.arrays[key].numpy(), array.numpy(), rtol=1e-5)
     assert found.train_metrics_clientapp[1]["loss"] > 0
+
+
+@pytest.mark.parametrize("claimed", [2**39, 0])
+def test_claimed_examples_are_bounded_in_models_and_metrics(claimed, tmp_path, caplog):
+    """Of four clients one counts as three at most; one without examples has no weight."""
+
+    def claim(answer, name, number):
+        if name == "valley":
+            answer.content["metrics"]["num-examples"] = claimed
+            answer.content["metrics"]["loss"] = 1e6
+        return answer
+
+    app, counted = Plain(spoil=claim), dict.fromkeys(NAMES, 32) | {"valley": min(claimed, 96)}
+    strategy = SFL(ClientGraph.complete(NAMES), weighting="examples", fraction_evaluate=0, save_to=tmp_path)
+    with caplog.at_level("WARNING", logger="fedgraph"):
+        strategy.start(app.grid(), initial(), num_rounds=1)
+        found = strategy.start(app.grid(), initial(), num_rounds=1)
+    local = SFL(ClientGraph.from_edges([], NAMES), fraction_evaluate=0)
+    local.start(Plain().grid(), initial(), num_rounds=1)
+    for key, array in found.arrays.items():
+        expected = sum(counted[name] * local.client_arrays[name][key].numpy() for name in NAMES) / sum(counted.values())
+        np.testing.assert_allclose(array.numpy(), expected, rtol=1e-5)
+    loss = found.train_metrics_clientapp[1]["loss"]
+    assert loss == pytest.approx(1e6 * counted["valley"] / sum(counted.values()), abs=10)
+    said = "'valley' counted as 96 examples each, and not as the up to 549,755,813,888 that they claim to have"
+    assert caplog.text.count(said) == bool(claimed)
+    again = SFL.load(tmp_path, save_to=None)
+    again.start(app.grid(), num_rounds=2)
+    assert again._app.clients.num_examples.tolist() == [counted[name] for name in sorted(NAMES)]
+
+
+def test_a_bound_of_ones_own_is_kept(tmp_path):
+    SFL(GRAPH, most_examples=7.5).save(tmp_path)
+    assert SFL.load(tmp_path).most_examples == 7.5
+    assert SFL.load(tmp_path, most_examples=2).most_examples == 2
 
 
 def test_one_client_alone_is_trained():

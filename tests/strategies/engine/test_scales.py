@@ -1,12 +1,15 @@
 import json
 import tomllib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from fedgraph.data import open_source, parse_data
 from fedgraph.graph import read_graph
 from fedgraph.runs.folder import RunFolder
+from fedgraph.strategies.engine import scales
 from fedgraph.support.errors import DataError, ExperimentError
 
 COLD = ["sensor-003", "sensor-006", "sensor-008"]
@@ -134,6 +137,17 @@ def test_a_pooled_scale_is_one_for_all_however_they_are_packed(tables, run_exper
     own = run_experiment(with_data(tables, scaling="client"))
     assert own.summary()["metrics"] != whole.summary()["metrics"]
     assert "scales" not in tomllib.loads((whole.path / "experiment.toml").read_text())["data"]
+
+
+def test_a_claimed_number_of_readings_does_not_decide_a_pooled_scale():
+    federation = SimpleNamespace(
+        names=tuple("abcd"),
+        moments=torch.tensor([[0.0, 1.0, 5.0, 1.0, 100.0]] * 3 + [[0.0, 1.0, 90.0, 1.0, 2.0**40]], dtype=torch.float64),
+        most_examples=None,
+    )
+    assert scales._pooled(federation)["a"][0] == pytest.approx((3 * 5 + 3 * 90) / 6)
+    federation.most_examples = 0
+    assert scales._pooled(federation)["a"][0] == pytest.approx(90)
 
 
 def test_nobody_cold_is_nothing_to_infer(tables, run_experiment):

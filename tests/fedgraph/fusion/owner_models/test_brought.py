@@ -285,8 +285,8 @@ def test_pickled_weights_of_an_archive_are_refused(hand_over, tmp_path):
         ("model.tflite", r"'model\.tflite' .*\.pt2"),
         ("no-such.pt2", r"no-such\.pt2 .*No such file"),
         ("no_such_package:make", "model = 'no_such_package:make'"),
-        ("builtins:dict", r"builtins:dict.*torch\.nn\.Module"),
-        ("builtins:open", r"builtins:open\(\) failed: .*"),
+        ("builtins:dict", "'builtins' is a module of Python itself"),
+        ("torch:save", r"torch:save\(\) failed: .*"),
         ("torch.nn:Identity@absent.safetensors", r"absent\.safetensors"),
     ],
 )

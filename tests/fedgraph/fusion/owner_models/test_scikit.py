@@ -8,6 +8,7 @@ import types
 import numpy as np
 import pytest
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import SplineTransformer
@@ -78,7 +79,7 @@ def test_randomness_follows_from_seed_and_owner():
 
 
 def test_classes_of_the_users_own(monkeypatch):
-    class Doubled:
+    class Doubled(BaseEstimator):
         def fit(self, rows, targets):
             return self
 
@@ -98,6 +99,11 @@ def test_classes_of_the_users_own(monkeypatch):
         ({"estimator": "sklearn.nothing:Model"}, r"\[model\] estimator = 'sklearn.nothing:Model'.*cannot import"),
         ({"estimator-options": {"c": 1}}, r"\[model\] estimator: .*\{'c': 1\}"),
         ({"estimator": "sklearn.svm:LinearSVC"}, r"'sklearn\.svm:LinearSVC' .*fit and pre"),
+        (
+            {"transformer": "torch.nn:Linear"},
+            r"transformer = 'torch\.nn:Linear' is not a class derived from sklearn\.base\.Base",
+        ),
+        ({"transformer": "sklearn.cluster:FeatureAgglomeration", "transformer-options": {"memory": "x"}}, "memory"),
         ({"transformer": FOREST}, r"\[model\] transformer: .*fit and transform"),
         ({"estimator-options": {"C": -1}}, "client 'a' .*'C'"),
     ],

@@ -66,8 +66,9 @@ def unreachable(self, folder, experiment):
 def test_what_is_no_tracker_is_refused(digits_tables, own_tracker, monkeypatch):
     module = types.ModuleType("others")
     module.__file__ = "others.py"
-    module.Half = type("Half", (), {"__init__": lambda self, *given: None, "log_params": print, "save": print})
-    module.Broken = type("Broken", (), {})
+    whole = dict.fromkeys(("log_params", "log_metrics", "save", "finalize"), print)
+    module.Half = type("Half", (), {"__init__": lambda *given: pytest.fail("made"), "log_params": print, "save": print})
+    module.Broken = type("Broken", (), whole)
     monkeypatch.setitem(sys.modules, "others", module)
 
     def made(path):
@@ -75,11 +76,11 @@ def test_what_is_no_tracker_is_refused(digits_tables, own_tracker, monkeypatch):
         return make_trackers(parse_experiment(digits_tables), types.SimpleNamespace(name="run"))
 
     assert isinstance(made("my_trackers:Own")["my_trackers:Own"], Tracker)
-    with pytest.raises(ExperimentError, match="it has no function log_metrics, finalize"):
+    with pytest.raises(ExperimentError, match="'others:Half' has no function log_metrics, finalize"):
         made("others:Half")
     with pytest.raises(ExperimentError, match="'others:Broken' cannot be started: TypeError"):
         made("others:Broken")
-    module.Away = type("Away", (), {"__init__": unreachable})
+    module.Away = type("Away", (), {**whole, "__init__": unreachable})
     with pytest.raises(ExperimentError, match="ConnectionError: no answer from http://host:9/") as error:
         made("others:Away")
     assert "word" not in str(error.value)
