@@ -24,7 +24,6 @@ from fedgraph.experiment import Experiment
 from fedgraph.fusion.owner_models import Embedded, LocalModelSettings, LocalStage, ModelStore
 from fedgraph.messages import EmbedReply, EmbedRequest
 from fedgraph.models import ModelChoice
-from fedgraph.privacy import Released
 from fedgraph.privacy.noise import NoiseSettings, release
 from fedgraph.support.errors import ReplyError, counted
 from fedgraph.support.settings import Configured
@@ -177,22 +176,28 @@ class F3Client(OwnersClient[EmbeddingSettings]):
     def released(self, embedded: Embedded, data: OwnerData, leaving: Tensor) -> Embedded:
         """Return clipped, noisy embeddings of the samples in ``leaving`` ``[owners, samples]``, without predictions.
 
-        An embedding that was sent before is sent again with the same noise.
+        Noise goes by the content of a sample, whatever its key. Raises ReplyError for samples without budget, see
+        :class:`fedgraph.privacy.Ledger`.
         """
         noise = self.settings.noise
         if noise is None:
             return embedded
         embeddings, folds = torch.zeros_like(embedded.embeddings), self.settings.folds
+        budget = noise.budget(self.node.limits.epsilon, self.node.limits.delta)
         # Of other models, for which the owner's own one stands if it is asked for.
         out_of_fold = (data.split == SAMPLE_SPLITS.index("train")) & (folds > 1 and not self.request.fingerprints)
         for row, (owner, size) in enumerate(zip(data.owners, embedded.sizes.tolist(), strict=True)):
-            purpose = ["noise", embedded.fingerprints[row], noise.clip_norm, noise.deviation()]
+            ledger = self.node.ledger(self.request.run, owner, "embeddings")
+            purpose = [embedded.fingerprints[row], noise.clip_norm, noise.deviation()]
             for samples, models in ((~out_of_fold, []), (out_of_fold, [f"{folds} folds"])):
                 places = (leaving[row] & samples).nonzero().flatten()
                 clean = embedded.embeddings[row, places, :size]
-                kept = Released(self.node.released_dir, owner, [*purpose, *models])
-                keys = [data.keys[place] for place in places.tolist()]
-                embeddings[row, places, :size] = kept.rows(keys, partial(_released, clean, noise))
+                rows = self.source.identities(
+                    owner, [data.keys[place] for place in places.tolist()], data.tasks[0].classes
+                )
+                embeddings[row, places, :size] = ledger.rows(
+                    rows, [*purpose, *models], budget, partial(_released, clean, noise)
+                )
         return replace(embedded, embeddings=embeddings, predictions=embedded.predictions[..., :0])
 
 

@@ -5,6 +5,7 @@ Ma, Hoang, Chen (UAI 2023), section 5 and line 9 of algorithm 1. Guarantees are 
 
 from __future__ import annotations
 
+import hmac
 import logging
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from fedgraph.algorithms.f3_secret_messages import (
+    TAG_BYTES,
     ComputeReply,
     ComputeRequest,
     Introduction,
@@ -26,9 +28,10 @@ from fedgraph.algorithms.f3_settings import F3SecretSettings
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.f3 import SAMPLE_FACTS, F3Client
+from fedgraph.data.owners import OwnerSource
 from fedgraph.federation import listed
 from fedgraph.messages import EmbedReply, EmbedRequest
-from fedgraph.privacy import Released
+from fedgraph.privacy import ONCE
 from fedgraph.privacy.secret import (
     AppliedMaps,
     Context,
@@ -117,11 +120,12 @@ class SecretClient(Configured[F3SecretSettings]):
             (request.split,), fingerprints=request.fingerprints,
             client=request.client, experiment=request.experiment, run=request.run,
         )  # fmt: skip
-        clear = F3Client(self.node, requested).reply()
+        owners = F3Client(self.node, requested)
+        clear = owners.reply()
         self.node.done[:] = [f"sent embeddings of {counted(len(clear.keys), 'row')} as secret shares"]
-        return ShareReply({owner: self._sealed(owner, clear, request) for owner in request.fingerprints})
+        return ShareReply({owner: self._sealed(owner, owners.source, clear, request) for owner in request.fingerprints})
 
-    def _sealed(self, owner: str, clear: EmbedReply, request: ShareRequest) -> Tensor:
+    def _sealed(self, owner: str, source: OwnerSource, clear: EmbedReply, request: ShareRequest) -> Tensor:
         """Return an owner's sealed shares, uint8 ``[aggregators, bytes]``."""
         if owner not in clear.clients:
             raise ReplyError(f"this node hosts {', '.join(clear.clients)}, not {owner}")
@@ -130,10 +134,11 @@ class SecretClient(Configured[F3SecretSettings]):
         keys = [clear.keys[place] for place in places.tolist()]
         embeddings = clear.embeddings[row, places, :size]
         model = clear.fingerprints[row]
-        # New random bits for every request would average out, as noise does: only new samples get new bits.
+        # New random bits for other scales would average out, as noise does: an embedding is encoded once.
         scales = [self.settings.fractional_bits, self.settings.random_bits]
         noise = None if self.settings.noise is None else self.settings.noise.as_table()
-        kept = Released(self.node.released_dir, owner, ["shares", model, *scales, noise])
+        ledger = self.node.ledger(request.run, owner, f"shares of embeddings by model {model[:16]}")
+        rows = source.identities(owner, keys, clear.classes)
         try:
             drawn = encode(embeddings, self.settings)
         except DataError as error:
@@ -143,11 +148,14 @@ class SecretClient(Configured[F3SecretSettings]):
                 f"owner '{owner}' has embeddings that cannot be shared, see its node's log: raise 'largest' (now "
                 f"{self.settings.largest:g}), or check the outputs of its local model"
             ) from None
-        encoded = kept.rows(keys, lambda missing: drawn[missing])
+        encoded = ledger.rows(rows, [*scales, noise], ONCE, lambda missing: drawn[missing])
+        secret = self.node.secret
+        # For the aggregators, which must recognise samples by more than keys, which the server names.
+        tags = b"".join(hmac.digest(secret, f"{row} {owner}".encode(), "sha256")[:TAG_BYTES] for row in rows.tolist())
         shares = split(encoded, len(request.aggregators), self.settings.threshold)
         bound = binding(request.request, self.sharing, keys, size, model)
         sealed = [
-            seal(public, field.to_bytes(share), Context(request.run, owner, name, bound))
+            seal(public, field.to_bytes(share) + tags, Context(request.run, owner, name, bound))
             for share, (name, public) in zip(shares, request.aggregators.items(), strict=True)
         ]
         whole = torch.frombuffer(bytearray(b"".join(sealed)), dtype=torch.uint8)
@@ -190,17 +198,19 @@ class SecretClient(Configured[F3SecretSettings]):
             context = Context(request.run, owner, request.aggregator, bound)
             try:
                 opened = open_sealed(keys, request.sealed[owner].numpy().tobytes(), context)
-                shares[row, places, :size] = field.from_bytes(opened, (len(named), size))
+                length = len(opened) - TAG_BYTES * len(named)
+                shares[row, places, :size] = field.from_bytes(opened[:length], (len(named), size))
+                tags = [opened[at : at + TAG_BYTES].hex() for at in range(length, len(opened), TAG_BYTES)]
             except ReplyError as error:
                 log.warning("%s", error)
                 unopened.append(owner)
                 continue
-            applied.append((AppliedMaps(folder, owner, model, size), named, request.projections[row, :, :size]))
+            applied.append((AppliedMaps(folder, owner, model, size), tags, request.projections[row, :, :size]))
         # Only after all shares are opened: a request that is not computed costs nothing.
         if unopened:
             return ComputeReply(None, tuple(unopened))
-        for maps, named, projection in applied:
-            maps.allow(named, projection, self.settings)
+        for maps, tags, projection in applied:
+            maps.allow(tags, projection, self.settings)
         return ComputeReply(on_shares(request.mixing, request.projections, request.patterns, shares))
 
     def _keys(self, name: str) -> KeyPair:

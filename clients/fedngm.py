@@ -24,7 +24,7 @@ from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.engine.table_rows import Rows, TableRows
 from fedgraph.clients.engine.table_scores import TableScores
-from fedgraph.clients.engine.table_statistics import TableStatistics, loss_in_all, read_consent
+from fedgraph.clients.engine.table_statistics import TableStatistics, loss_in_all
 from fedgraph.data import DataSource
 from fedgraph.data.encoding import Encoding
 from fedgraph.data.schema import ExclusionReason, Schema, schema_as_json
@@ -45,7 +45,7 @@ from fedgraph.graphical.learning import (
 )
 from fedgraph.graphical.network import Network, train
 from fedgraph.graphical.recovery import UnitTable, recover
-from fedgraph.support.errors import GraphError, IdentityError, ReplyError, counted, quoted
+from fedgraph.support.errors import DataError, GraphError, IdentityError, ReplyError, counted, quoted
 from fedgraph.support.files import file_name, json_digest, run_state, write_atomically
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Configured, select_settings
@@ -75,18 +75,15 @@ class FedNGMClient(Configured[FedNGMSettings]):
             "each client's feature graph among the common features",
             "the parameters of each client's model of the common features",
         ]
-        consent = read_consent(node)
         settings = select_settings(FedNGMSettings, experiment.method_table, f"[{experiment.method.name}]")
         noise, disclosed = settings.statistics.noise, settings.disclosed
         with_noise = f", with noise of epsilon {noise.epsilon:g}" if noise else ""
-        if consent.ranges:
-            sent.append(f"ranges of numbers (low, high, median), with the consent of this node{with_noise}")
-        if consent.sums and "sums" in disclosed:
+        if "ranges" in disclosed:
+            sent.append(f"ranges of numbers (low, high, median){with_noise}")
+        if "sums" in disclosed:
             masked = ", which the server sees only summed over all clients" if settings.recovery.masks else ""
-            sent[1] = (
-                f"sums over each client's rows of all pairs of units, with the consent of this node{with_noise}{masked}"
-            )
-        return [*sent, *loss_in_all(settings, consent)]
+            sent[1] = f"sums over each client's rows of all pairs of units{with_noise}{masked}"
+        return [*sent, *loss_in_all(settings, node.limits)]
 
     def __init__(self, node: Node, request: PhaseRequest, assignment: Assignment | None = None) -> None:
         self.node = node
@@ -145,7 +142,16 @@ class FedNGMClient(Configured[FedNGMSettings]):
     # ---- phases ----------------------------------------------------------------------------------------------------
 
     def schemas(self) -> list[str]:
-        """Return the schema of each client, as JSON."""
+        """Return the schema of each client, as JSON.
+
+        Raises DataError when names of categories would leave that fewer rows have than the site requires.
+        """
+        found, limits = self.source.table_schema.least_rows, self.node.limits
+        if "least_rows" in limits.model_fields_set and found < limits.least_rows:
+            raise DataError(
+                f"[data.table-schema] least-rows is {found}, and names of categories may leave this node only if "
+                f"{limits.least_rows} rows have them ([agreement] least-rows): set it to {limits.least_rows}"
+            )
         return [schema_as_json(self._held.schema(name)) for name in self.clients]
 
     def excluded_columns(self) -> tuple[dict[str, ExclusionReason], ...]:

@@ -26,6 +26,8 @@ from fedgraph.support.untrusted import read_json
 from fedgraph.training import TrainSettings
 
 _CONSENT = ("ranges", "sums")
+_ASKED = {"statistics": "ranges", "keys": "sums", "sums": "sums"}
+"""Statistics that phases send."""
 
 
 def table_client_app(
@@ -45,8 +47,7 @@ def table_client_app(
     load : callable
         Given Flower's context, returns the data frame of the client (pandas, polars or pyarrow).
     consent : sequence of {"ranges", "sums"}
-        Statistics that may leave the client on request: ranges of numbers, sums over rows. Node config ``consent``
-        takes precedence.
+        Statistics that may leave the client on request: ranges of numbers, sums over rows.
     share_models : bool
         Whether the client's personal model, which contains information on private features, may leave it on request. It
         is stored in the folder ``model-dir`` of the node config in any case.
@@ -71,7 +72,7 @@ def table_client_app(
 
     def answer(message: Message, context: Context) -> Message:
         def reply(node: Node) -> RecordDict:
-            table_node = TableNode.from_frame(node, context, load, ",".join(consents))
+            table_node = TableNode.from_frame(node, context, load, tuple(consents))
             with errors_in_app_words():
                 return table_node.personal_model(message.content, share_models) or table_node.phase(message.content)
 
@@ -88,6 +89,7 @@ class TableNode(Node):
 
     client: str = ""
     load: Callable[[], Any] = dict
+    consent: tuple[str, ...] = ()
 
     @property
     def agreement(self) -> None:
@@ -95,11 +97,12 @@ class TableNode(Node):
         return None
 
     @classmethod
-    def from_frame(cls, node: Node, context: Context, load: Callable[[Context], Any], consent: str) -> TableNode:
-        """Build the node of a context, with the app's consent unless the node config sets it."""
-        config = {"consent": consent, **node.config} if consent else node.config
+    def from_frame(
+        cls, node: Node, context: Context, load: Callable[[Context], Any], consent: tuple[str, ...]
+    ) -> TableNode:
+        """Build the node of a context."""
         return cls(
-            config,
+            node.config,
             node.data_dir,
             node.state_dir,
             node.model_dir,
@@ -109,17 +112,27 @@ class TableNode(Node):
             node.attempts,
             node_client_name(context),
             lambda: load(context),
+            consent,
         )
 
     def phase(self, content: RecordDict) -> RecordDict:
-        """Return the client's answer in a phase."""
+        """Return the client's answer in a phase.
+
+        Raises IdentityError for statistics that the app does not send.
+        """
         request = PhaseRequest.unpack(content)
         tables = read_json(request.experiment, "the experiment of the request")
         with unpacking_request():
             seed, method, table = int(tables["seed"]), dict(tables["method"]), dict(tables["table"])
         settings = parse(ClientTableSettings, table, "the table of the request")
         assignment = Assignment(seed, settings, {}, TrainSettings(), method, None)
-        return FedNGMClient(self, request, assignment).reply().pack()
+        client, asked = FedNGMClient(self, request, assignment), _ASKED.get(request.phase)
+        if asked in client.settings.disclosed and asked not in self.consent:
+            raise IdentityError(
+                f"the strategy asks for {asked} of the data, which this client does not send: "
+                f'table_client_app(consent=["{asked}"])'
+            )
+        return client.reply().pack()
 
     def personal_model(self, content: RecordDict, shared: bool) -> RecordDict | None:
         """Return the client's personal model of a run, or None if it is not requested.

@@ -18,7 +18,7 @@ from fedgraph.fusion.model_file import FittedFusion
 from fedgraph.fusion.owner_models.local_model import ModelStore
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.graphical import GraphicalModel
-from fedgraph.privacy.released import Released
+from fedgraph.privacy.ledger import ONCE, Ledger
 from fedgraph.privacy.secret import ShareSettings
 from fedgraph.privacy.secret.aggregator_files import AppliedMaps, own_keys
 from fedgraph.runs import Run, RunFolder
@@ -96,9 +96,9 @@ def test_two_hundred_flips(digits_tables, patches_tables, table_tables, road_tab
         kept = [file for file in run.path.rglob("*") if file.suffix in BINARY]
         assert kept
         readers |= {file: reader(file, run) for file in kept}
-    released = Released(tmp_path / "node", "owner", ["purpose"])
+    released = Ledger(tmp_path / "node", "owner", "embeddings")
     draw = lambda positions: torch.rand(len(positions), 3)  # noqa: E731
-    readers[released.path] = lambda: released.rows(["a", "b"], draw)
+    readers[released.path] = lambda: released.rows(torch.tensor([1, 2]), ["purpose"], ONCE, draw)
     applied, projection = AppliedMaps(tmp_path / "node", "owner", "f", 8), torch.ones(2, 8, dtype=torch.int64)
     applied.allow(["a"], projection, ShareSettings())
     readers[applied.path] = lambda: (applied.allow(["a"], projection, ShareSettings()), load_state(applied.path))

@@ -239,10 +239,10 @@ def test_a_site_says_who_it_is_and_proves_it_with_its_key(told_config):
         "clients": "mercy",
         "private-key": told["auth_supernode_private_key"],
     }
-    more = compose("site", **GIVEN, FEDGRAPH_NODE_CONFIG='data="visits.csv" consent="ranges"')["services"]["node"]
+    more = compose("site", **GIVEN, FEDGRAPH_NODE_CONFIG='data="visits.csv" most-messages=9')["services"]["node"]
     config = told_config(parse(more["command"])["node_config"])
     assert config["data"] == "visits.csv"
-    assert config["consent"] == "ranges"
+    assert config["most-messages"] == 9
     for name in GIVEN:
         with pytest.raises(AssertionError, match=f"{name} must be given"):
             compose("site", **{**GIVEN, name: ""})

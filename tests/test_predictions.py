@@ -356,7 +356,7 @@ def test_a_graphical_model_is_as_far_off_on_new_rows_as_the_run_says(tmp_path):
             "ngm": {"epochs": 30}, "distillation": {"samples": 500},
         },
     }  # fmt: skip
-    run = fedgraph.run(tables, out=tmp_path / "runs", node_config={"consent": "ranges"}, progress=False)
+    run = fedgraph.run(tables, out=tmp_path / "runs", progress=False)
     source = client_table_source(open_source(parse_data(tables["data"]), tmp_path), "fedngm")
     own = run.summary["per_client"]["test"]
     for client in ("mercy", "county"):
@@ -375,9 +375,7 @@ def test_patients_are_predicted_by_the_model_of_their_hospital_whatever_is_missi
     small = {
         "data.limit": 500, "fedngm.ngm.epochs": 8, "fedngm.distillation.samples": 300, "fedngm.sampling.sweeps": 5,
     }  # fmt: skip
-    run = fedgraph.run(
-        "fedngm/hospitals.toml", set=small, out=tmp_path, node_config={"consent": "ranges,sums"}, progress=False
-    )
+    run = fedgraph.run("fedngm/hospitals.toml", set=small, out=tmp_path, progress=False)
     source = client_table_source(open_source(run.experiment.data, tmp_path), "fedngm")
     tables = {name: source.load_table(name) for name in source.client_names()}
     frames = {

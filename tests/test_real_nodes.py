@@ -170,7 +170,6 @@ def test_three_tables_of_hospitals_become_one_graphical_model(table_tables, tmp_
     ]
     table_tables["data"] = {"set": "mixed-table"}
     table_tables["fedngm"]["scaling"] = {"source": "shared-ranges"}
-    nodes = [{**node, "consent": "ranges"} for node in nodes]
     folder = same_as_in_process(table_tables, tmp_path, run_experiment, nodes)
     assert (folder.path / "graphical-model.safetensors").is_file()
     assert list((tmp_path / "federation" / "state").rglob("graphical/*/east.safetensors")), "personal models stay"

@@ -51,7 +51,9 @@ _MESSAGE_KEYS = ("experiment.rounds", "evaluation.splits", "evaluation.compare-p
 """Keys that are not in the nodes' part, but decide which messages nodes answer."""
 
 _LIMITS = ("agreement", "aggregator-fingerprints")
-_REPLACED = ("allow", "any-files", "least-noise", "most-messages")
+_REPLACED = (
+    "allow", "any-files", "consent", "consent-delta", "consent-epsilon", "consent-rows", "least-noise", "most-messages"
+)  # fmt: skip
 """Keys of a node config that an agreement has replaced."""
 
 _OPEN = re.compile(r"([\w.-]+)(?:\s*(<=|>=)\s*(\S+))?")

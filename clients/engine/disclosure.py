@@ -33,7 +33,7 @@ def disclosure(experiment: Experiment, client: str, node: Node) -> Disclosure:
     """Describe what leaves a node for an experiment and the client class with the dotted path ``client``.
 
     A client class declares it by the texts ``sends`` and ``keeps``, or by ``sends_as`` if it depends on settings or the
-    node's consent.
+    node's limits.
     """
     client_class = load_object(client, "[experiment] client", a_client)
     if hasattr(client_class, "sends_as"):

@@ -15,12 +15,14 @@ from typing import Any, TypeVar
 
 from flwr.app import Context, RecordDict
 
-from fedgraph.clients.engine.agreement import Agreement, agreement_of
+from fedgraph.clients.engine.agreement import Agreement, agreement_of, is_deployed
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.data import CLIENT, SPLITS, DataSource, OwnData, Preprocessing, open_source, parse_data
 from fedgraph.data.series import shares_scales
+from fedgraph.experiment import AgreementTable
 from fedgraph.federation import configured_clients, hosted_clients, listed, prove
 from fedgraph.models import ModelChoice
+from fedgraph.privacy import Ledger, kept_secret
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import FULL_ERRORS, DataError, IdentityError, quoted
 from fedgraph.support.files import file_name, run_state
@@ -39,6 +41,8 @@ _CONFIG = "FEDGRAPH_NODE_CONFIG"
 """Node config of all nodes of a simulation, as JSON."""
 
 _PREPARED_KEPT = 4
+
+_RELEASES = "releases"
 
 
 @dataclass(frozen=True)
@@ -100,10 +104,29 @@ class Node:
         """
         return agreement_of(self.config)
 
+    @cached_property
+    def limits(self) -> AgreementTable:
+        """The site's limits on what leaves; of a node without an agreement the defaults."""
+        return AgreementTable() if self.agreement is None else self.agreement.table
+
+    @cached_property
+    def simulated(self) -> bool:
+        """Whether the node is simulated, so that whoever runs the experiment has all data."""
+        return self.agreement is None and not is_deployed()
+
+    def ledger(self, run: str, client: str, what: str, holder: str = "") -> Ledger:
+        """Return the ledger of what was released about a client, over all runs with the node's state folder.
+
+        Simulations of any experiments share the folder in the home: there it is over one run.
+        """
+        given = self.config.get("state-dir") or os.environ.get("FEDGRAPH_STATE")
+        place = self.state_dir if given or not self.simulated else run_state(self.state_dir, run)
+        return Ledger(place / _RELEASES, client, what, holder)
+
     @property
-    def released_dir(self) -> Path:
-        """Folder of clients' released embeddings, next to the frozen models."""
-        return self.model_dir / "released"
+    def secret(self) -> bytes:
+        """32 bytes that this node alone has, in all runs."""
+        return kept_secret(self.state_dir / _RELEASES / "secret.key", 32, lambda: os.urandom(32))
 
     def forecast_folder(self, run: str) -> Path:
         """Return the folder of forecasts of the models of a run."""

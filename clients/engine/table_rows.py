@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedgraph.data import SplitName
@@ -49,6 +51,22 @@ class TableRows:
     def num_training(self) -> tuple[int, ...]:
         """Number of training rows of each client."""
         return tuple(len(self.tables[name].rows("train")) for name in self._clients)
+
+    def identities(self, name: str) -> Tensor:
+        """Return a number for each training row of a client that follows from its content, int64 ``[rows]``."""
+        held = self.tables[name]
+        return torch.from_numpy(held.table.identities)[held.rows("train")]
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How tables are read, which determines what statistics of some rows say: all settings but those of splits."""
+        found: dict[str, Any] = self._source.settings.model_dump(mode="json", exclude={"shares", "fold", "folds"})
+        return found
+
+    @property
+    def divides_one_table(self) -> bool:
+        """Whether the experiment says which rows of one table are whose."""
+        return self._source.divides_one_table
 
     def schema(self, name: str) -> Schema:
         """Return the schema of all features of a client, inferred from its table."""

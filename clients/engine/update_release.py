@@ -12,14 +12,10 @@ from torch import Tensor
 from fedgraph.clients.engine.base import CohortClient
 from fedgraph.models import finite_rows
 from fedgraph.privacy.noise import NoiseSettings, release
-from fedgraph.support.errors import ReplyError
-from fedgraph.support.files import locked, private_folder
 from fedgraph.support.randomness import generator
 from fedgraph.training import ClientState
 
 log = logging.getLogger("fedgraph")
-
-_PURPOSE = "releases"
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class UpdateRelease:
     client : the client class that answers the request.
     noise : standard deviation of the noise on a client's own parameters; reproducible, for simulations.
     privacy : differentially private noise; a vector is the whole change of a client. Noise comes from the operating
-        system, and the node counts its clients' releases in the run. See :mod:`fedgraph.privacy` for updates.
+        system, and the node counts its clients' releases in all runs. See :mod:`fedgraph.privacy` for updates.
     """
 
     client: CohortClient[Any]
@@ -48,7 +44,7 @@ class UpdateRelease:
     def __call__(self, before: Tensor, after: Tensor) -> Tensor:
         """Return the release of ``after`` ``[clients, models, parameters]``, whose first model is the client's own.
 
-        Raises ReplyError when a client has no release left.
+        Raises ReplyError when a client's budget is spent.
         """
         if self.changes_nothing:
             return after
@@ -69,29 +65,18 @@ class UpdateRelease:
 
     def _private(self, before: Tensor, after: Tensor) -> Tensor:
         assert self.privacy is not None
-        self._count()
-        request, update = self.client.request, (after - before).flatten(1)
+        node, request = self.client.node, self.client.request
+        budget = self.privacy.budget(node.limits.epsilon, node.limits.delta)
+        # The server notices by these rounds that a ledger is gone.
+        state, number = node.state(request.run, "releases"), min(max(request.round, 0), ClientState.LAST - 1)
+        for name in request.clients:
+            # A repeated round counts again.
+            state.found[name] = node.ledger(request.run, name, "updates").count(budget, request.run, number)
+        state.saved = number
+        update = (after - before).flatten(1)
         # Divergence depends on the data, and must not be revealed.
         finite = finite_rows(update)
         for name, fine in zip(request.clients, finite.tolist(), strict=True):
             if not fine:
                 log.warning("the training of %s diverged in round %d: only noise is sent", name, request.round)
         return before + release(update.where(finite[:, None], torch.zeros(())), self.privacy).view_as(before)
-
-    def _count(self) -> None:
-        """Count a release for all clients; a repeated round counts again."""
-        assert self.privacy is not None
-        node, request = self.client.node, self.client.request
-        with locked(private_folder(node.state_dir) / f"{_PURPOSE}.lock"):
-            state = node.state(request.run, _PURPOSE)
-            # Not the state after an earlier round, but the last one: a counter is never reset.
-            spent = state.load(request.clients, ClientState.LAST, {"spent": torch.zeros(1)})["spent"]
-            over = [name for name, count in zip(request.clients, spent, strict=True) if count >= self.privacy.releases]
-            if over:
-                raise ReplyError(
-                    f"{', '.join(over)}: released {self.privacy.releases} times, the limit of this experiment; set "
-                    "releases to the number of rounds, plus rounds that may be repeated"
-                )
-            # The round tells the server whether the counter is still there, and must not hide it from the next load.
-            after = min(max(request.round, 0), ClientState.LAST - 1)
-            state.save(request.clients, after, {"spent": spent + 1}, keep_from=ClientState.LAST)

@@ -28,10 +28,13 @@ from fedgraph.support.errors import ReplyError
 from fedgraph.support.files import json_digest
 from fedgraph.support.untrusted import check_name
 
+TAG_BYTES = 16
+"""Length of the tag of a sample, by which an aggregator recognises it; the owner seals it behind the shares."""
+
 
 def sealed_bytes(samples: int, size: int) -> int:
     """Return the length in bytes of a sealed share of ``samples`` embeddings of ``size`` numbers."""
-    return 8 * samples * size + OVERHEAD
+    return (8 * size + TAG_BYTES) * samples + OVERHEAD
 
 
 def binding(request: str, settings: ShareSettings, keys: Sequence[str], size: int, fingerprint: str) -> str:

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from fedgraph.support.errors import FedgraphError
 
-_CONSENT = r"nodes have to consent to \(node config consent=([\w,]+);[^()]*\)"
-
 _WORDS = (
     (r'leave the cell empty or add "[^"]*" to \[data\] missing', "leave the cell empty (NaN)"),
     (r"least-rows of \[data\.table-schema\]", 'FedNGM(schema={"least_rows": ...})'),
@@ -19,8 +17,14 @@ _WORDS = (
         r"lower min-clients of \[fedngm\.merge\] and \[experiment\]",
         'lower FedNGM(merge={"min_clients": ...}) and min_available_nodes',
     ),
-    (r'set source of \[fedngm\.scaling\], as to "shared-ranges"', 'set FedNGM(scaling={"source": "shared-ranges"})'),
-    (r'set source = "summed-statistics"', 'set FedNGM(recovery={"source": "summed-statistics"})'),
+    (
+        r'set source of \[fedngm\.scaling\], as to "shared-ranges"',
+        'set FedNGM(scaling={"source": "shared-ranges"}) and table_client_app(consent=["ranges"])',
+    ),
+    (
+        r'set source = "summed-statistics"',
+        'set FedNGM(recovery={"source": "summed-statistics"}) and table_client_app(consent=["sums"])',
+    ),
     (r'\[fedngm\.(\w+)\] (\w+) = ("[^"]*")', r'FedNGM(\1={"\2": \3})'),
     (r"\[fedngm\.(\w+)\]", r"FedNGM(\1={...})"),
     (r"\[fedngm\] (\w+)", r"FedNGM(\1=...)"),
@@ -38,16 +42,9 @@ _WORDS = (
 
 def in_app_words(text: str) -> str:
     """Replace keys of experiment files in a message by parameters of an app."""
-    text = re.sub(_CONSENT, lambda found: f"clients have to consent to: {_consent(found[1])}", text)
-    text = re.sub(r'\(node config consent = "(\w+)"\)', lambda found: f"({_consent(found[1])})", text)
     for pattern, words in _WORDS:
         text = re.sub(pattern, words, text)
     return text
-
-
-def _consent(what: str) -> str:
-    listed = ", ".join(f'"{each}"' for each in what.split(","))
-    return f"table_client_app(consent=[{listed}])"
 
 
 @contextmanager

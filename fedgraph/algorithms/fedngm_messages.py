@@ -32,7 +32,7 @@ from fedgraph.support.untrusted import LONGEST_DESCRIPTION, check_name, in_short
 PhaseName = Literal["schema", "statistics", "graph", "keys", "sums", "fit", "finish"]
 """The phases, and what a node returns in each for every client.
 
-``schema``: features and number of rows. ``statistics``: the statistics of common features that it consents to send.
+``schema``: features and number of rows. ``statistics``: the statistics of common features that are asked for.
 ``graph``: its feature graph; or, where one graph is recovered for all, ``sums`` over its rows, and before them the
 ``keys`` of masks that hide them. ``fit``: a model of its rows. ``finish``: its own model, made from the global one, and
 how well all of them predict.

@@ -109,11 +109,6 @@ def build_outcome(
     )  # fmt: skip
 
 
-def consent_to(what: str) -> str:
-    """Describe how nodes consent to send ``ranges`` or ``ranges,sums``."""
-    return f"nodes have to consent to (node config consent={what}; here fedgraph run --node-config consent={what})"
-
-
 def target_metrics(scores: Sequence[Mapping[str, float]], targets: Sequence[str]) -> dict[str, Tensor]:
     """Stack clients' scores of target features, and put means over the targets before them.
 
@@ -150,7 +145,7 @@ def without_neighbours(graph: FeatureGraph, targets: Sequence[str], settings: Fe
     if settings.method in ("graphical-lasso", "uglad"):
         ways = ["lower deviations or threshold of [fedngm.recovery]", "give them target-neighbours"]
         if settings.source == "own-rows" and settings.method == "graphical-lasso":
-            ways.append(f'set source = "summed-statistics", which {consent_to("ranges,sums")}')
+            ways.append('set source = "summed-statistics"')
         advice = f"{', '.join(ways[:-1])}, or {ways[-1]}"
     else:
         advice = 'use method = "graphical-lasso" in [fedngm.recovery], which supports target-neighbours'
@@ -172,7 +167,7 @@ def without_ranges(encoding: Encoding) -> list[str]:
     return [
         f"the model file has no range of {', '.join(encoding.without_range)}, as each client has its own: only the "
         "other features can be used, unless GraphicalModel.load is given ranges; for common ones, set source of "
-        f'[fedngm.scaling], as to "shared-ranges", which {consent_to("ranges")}'
+        '[fedngm.scaling], as to "shared-ranges"'
     ]
 
 

@@ -20,8 +20,7 @@ class FedNGMScaling(ScalingSettings):
 
     Attributes
     ----------
-    source : beside ``given``, ``own`` and ``shared-ranges``, for which nodes have to consent, ``public``: quantiles of
-             the public rows.
+    source : beside ``given``, ``own`` and ``shared-ranges``, ``public``: quantiles of the public rows.
     """
 
     source: Literal["given", "own", "shared-ranges", "public"] = "own"  # type: ignore[assignment]
@@ -34,8 +33,8 @@ class FedNGMRecovery(RecoverySettings):
     ----------
     source : ``own-rows``: every client recovers a graph, and the server merges them, as in the paper;
              ``summed-statistics``: the server recovers the graph of the pooled rows from sums over the rows of all
-             clients (:mod:`fedgraph.graphical.recovery.summed`), which needs the nodes' consent and finds dependencies
-             that are rare at each client. ``[fedngm.statistics] noise`` is added to each client's sums.
+             clients (:mod:`fedgraph.graphical.recovery.summed`), which finds dependencies that are rare at each client.
+             ``[fedngm.statistics] noise`` is added to each client's sums.
     masks  : the server only learns the sum over all clients, in which masks cancel
              (:mod:`fedgraph.privacy.secret.masks`). Takes one more exchange.
     target_neighbours : fewest neighbours of the targets that ``[fedngm]`` names; with 0, as in the paper, a target of

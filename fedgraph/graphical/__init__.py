@@ -20,24 +20,16 @@ Without a federation, and in scikit-learn's manner, :class:`NeuralGraphicalModel
 from typing import TYPE_CHECKING, Any
 
 from fedgraph.graphical.model import GraphicalModel
-from fedgraph.graphical.statistics import (
-    Consent,
-    SharedStatistics,
-    StatisticsSettings,
-    check_consent,
-    shared_statistics,
-)
+from fedgraph.graphical.statistics import SharedStatistics, StatisticsSettings, shared_statistics
 
 if TYPE_CHECKING:
     from fedgraph.graphical.estimator import NeuralGraphicalModel
 
 __all__ = [
-    "Consent",
     "GraphicalModel",
     "NeuralGraphicalModel",
     "SharedStatistics",
     "StatisticsSettings",
-    "check_consent",
     "shared_statistics",
 ]
 

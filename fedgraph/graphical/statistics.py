@@ -1,4 +1,4 @@
-"""Statistics that a consenting client discloses besides its schema: ranges of numbers.
+"""Statistics that a client discloses besides its schema, where they are asked for: ranges of numbers.
 
 Without noise, a range is two quantiles, and the median of a skewed real number. These are, or lie between, values of
 single persons, so nothing is disclosed about a number that few rows have; that is a precaution, not a guarantee.
@@ -8,7 +8,7 @@ everything that a client discloses at once. As one row may move a quantile anywh
 public bounds, the counts get noise, and quantiles are read from the counts that noise cannot explain, to the resolution
 of the cells.
 
-Repeated requests must get the earlier answer (``fedgraph.privacy.released``), as averaging would remove fresh noise.
+Repeated requests must get the earlier answer (``fedgraph.privacy.ledger``), as averaging would remove fresh noise.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -41,88 +41,6 @@ from fedgraph.support.errors import DataError, ReplyError
 from fedgraph.support.settings import Settings
 
 Counts = NDArray[np.int64]
-
-Loss = tuple[float, float]
-"""Epsilon and delta."""
-
-
-@dataclass(frozen=True)
-class Consent:
-    """Statistics that a node allows its clients to disclose; by default none.
-
-    Attributes
-    ----------
-    ranges : bool
-        Quantiles of numbers, and for skewed ones the median.
-    max_epsilon : float or None
-        Largest epsilon of everything that a run discloses; without noise nothing is disclosed then. None sets no limit.
-    max_delta : float
-        Largest delta of Gaussian noise, likewise, where ``max_epsilon`` is set.
-    least_rows : int
-        A number that fewer rows have is left out; with noise, one whose noisy counts sum to less.
-    sums : bool
-        Sums over rows, from which one graph of all clients' rows is recovered.
-    """
-
-    ranges: bool = False
-    max_epsilon: float | None = None
-    max_delta: float = 1e-5
-    least_rows: int = 10
-    sums: bool = False
-
-    def allows(self, epsilon: float = 0.0, delta: float = 0.0) -> bool:
-        """Return whether a run may disclose this in all; sums of decimal fractions may be off in the last digit."""
-        tolerance = 1 + 1e-9
-        return self.max_epsilon is None or (
-            epsilon <= self.max_epsilon * tolerance and delta <= self.max_delta * tolerance
-        )
-
-    def check(
-        self, noise: CountNoiseSettings | None, asked: Literal["ranges", "sums"] = "ranges", releases: int = 1
-    ) -> None:
-        """Check that the node consents to disclosing ``asked`` with this noise.
-
-        Of several ``releases`` in one run, each with this noise, epsilons and deltas add up. Raises DataError when the
-        node does not consent.
-        """
-        if not getattr(self, asked):
-            raise DataError(
-                f"the experiment asks for {asked} of the data, to which this node does not consent (node config "
-                f'consent = "{asked}")'
-            )
-        if self.max_epsilon is None:
-            return
-
-        def added_up(one: float) -> str:
-            return f" in each of {releases} releases, {releases * one:g} in all" if releases > 1 else ""
-
-        if noise is None or not self.allows(epsilon=releases * noise.epsilon):
-            asked_for = "without noise" if noise is None else f"at epsilon {noise.epsilon:g}{added_up(noise.epsilon)}"
-            raise DataError(
-                f"the experiment asks for {asked} {asked_for}, and in a run this node consents to an epsilon (node "
-                f"config consent-epsilon) of at most {self.max_epsilon:g}"
-            )
-        delta = noise.loss[1]
-        if not self.allows(delta=releases * delta):
-            raise DataError(
-                f"the experiment asks for noise of delta {delta:g}{added_up(delta)}, and in a run this node consents "
-                f"to a delta (node config consent-delta) of at most {self.max_delta:g}"
-            )
-
-    def check_total(self, client: str, spent: Loss, asked: Loss) -> None:
-        """Check that a run which has disclosed ``spent`` of a client may disclose ``asked`` too.
-
-        Raises DataError when the sum is more than the node consents to.
-        """
-        limits = {"epsilon": self.max_epsilon, "delta": self.max_delta}
-        for (name, limit), before, more in zip(limits.items(), spent, asked, strict=True):
-            if not self.allows(**{name: before + more}):
-                raise DataError(
-                    f"this run has disclosed statistics of client '{client}' at {name} {before:g} and asks for "
-                    f"{more:g} more, {before + more:g} in all, and this node consents to at most {limit:g} in a run "
-                    f"(node config consent-{name}): rows, features or settings have changed, and get new noise; "
-                    "lower epsilon of [fedngm.statistics] noise in a new run"
-                )
 
 
 class StatisticsSettings(Settings):
@@ -184,27 +102,17 @@ class SharedStatistics:
         return cls(read.ranges)
 
 
-def check_consent(scaling: ScalingSettings, settings: StatisticsSettings, consent: Consent, releases: int = 1) -> None:
-    """Check that the node consents to the ranges that ``scaling`` asks for, with the noise of ``settings``.
-
-    ``releases`` are those of the run. Raises DataError when more is requested than the node consents to.
-    """
-    if scaling.source == "shared-ranges":
-        consent.check(settings.noise, releases=releases)
-
-
 def shared_statistics(
     values: Floats,
     schema: Schema,
     scaling: ScalingSettings,
     settings: StatisticsSettings,
-    consent: Consent,
+    least_rows: int = 10,
     generator: torch.Generator | None = None,
 ) -> SharedStatistics:
     """Compute what a client discloses about its values: what is requested, and nothing else.
 
-    Returns ranges of the numbers that at least ``consent.least_rows`` rows have. Raises DataError when more is asked
-    for than the node consents to, bounds are lacking, or ranges of embeddings are requested with noise.
+    Raises DataError when bounds are lacking, or ranges of embeddings are requested with noise.
 
     Parameters
     ----------
@@ -216,13 +124,12 @@ def shared_statistics(
         Whether ranges are requested, and at which quantiles.
     settings : StatisticsSettings
         Noise, bounds and cells.
-    consent : Consent
-        Consent of the node.
+    least_rows : int
+        A number that fewer rows have is left out; with noise, one whose noisy counts sum to less.
     generator : torch.Generator, optional
         Source of the noise, for tests and simulations only.
     """
     check_shape(values, schema)
-    check_consent(scaling, settings, consent)
     columns = {name: values[:, place] for name, place in schema.value_slices.items()}
     columns = {name: column[np.isfinite(column).all(1)] for name, column in columns.items()}
     ranged = {
@@ -234,7 +141,7 @@ def shared_statistics(
         ranges = {
             name: quantile_range(columns[name].ravel(), scaling.quantile, with_median)
             for name, with_median in ranged.items()
-            if len(columns[name]) >= consent.least_rows
+            if len(columns[name]) >= least_rows
         }
     else:
         if several := [name for name in ranged if schema[name].kind == "embedding"]:
@@ -250,7 +157,7 @@ def shared_statistics(
         ranges = {
             name: _range(one, settings.bounds[name], scaling.quantile, ranged[name])
             for name, one in kept.items()
-            if one.sum() >= max(1, consent.least_rows)
+            if one.sum() >= max(1, least_rows)
         }
     return SharedStatistics(ranges)
 

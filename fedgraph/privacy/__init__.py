@@ -12,6 +12,10 @@ and every peer's parameters in IPA.
 - The unit is one sample of one owner. The same sample is seen by all owners: for the person or the hour behind it the
   loss over all owners together is larger, and ``privacy_loss(..., owners=n)`` returns it. Correlated samples (readings
   of neighbouring hours, visits of one patient) multiply the loss in the same way.
+- A node knows samples by their content and counts over all runs, models and settings of noise (:class:`Ledger`): what
+  was sent is sent again as it was, and a release beyond ``releases``, or beyond ``[agreement] epsilon`` of the site, is
+  refused, whatever keys and names the server gives. Another owner's part, or a row that its site has changed, is
+  another one.
 - The local model is taken as fixed. What the weights memorise of training samples also shows in the embeddings of other
   samples, and is not covered; only private training of the local model would cover it. Samples on which it was neither
   trained nor selected are covered completely.
@@ -24,21 +28,26 @@ and every peer's parameters in IPA.
 in updated ones of others, as one vector, and adds Gaussian noise before it leaves.
 
 - Protects: all data of one peer, against the server and the other peers, who can hardly distinguish them from any other
-  data of the same size. (epsilon, delta) adds up over its turns; every further run on the same data adds its own.
+  data of the same size. (epsilon, delta) adds up over its turns, in all runs.
 - Price: every single parameter gets noise. An epsilon of common size leaves nothing of an update of 200,000 parameters.
 - Participation, numbers of examples and settings are not hidden. Metrics are of released parameters on shared data;
   others are refused, and so are numbers of labels for a client graph, and moments of readings for common scales.
   Training losses, divergence and the moments of the optimiser stay on the node.
-- The server names method, settings and run. A node counts releases, so that a run gets no more than it announced; that
-  does not protect against a dishonest server, which can start another run or request a method without noise.
+- The server names method, settings and run. A node counts the releases of a client over all runs (:class:`Ledger`), up
+  to what was promised first, or to ``[agreement] epsilon`` of the site; a name of a run is no new budget. Clients are
+  counted by name: a site whose file is divided by a column that the server may choose must name its clients.
 
-**Counts** (``counts``). A client that consents adds noise to counts of its rows: of categories, or of a histogram that
-quantiles are then read from.
+**Counts** (``counts``). A client adds noise to counts of its rows: of categories, or of a histogram that quantiles are
+then read from.
 
 - Protects: one row, against all observers: with another row in its place, the release looks nearly the same.
 - The loss of a person with several rows is multiplied by their number, and each release with fresh noise adds its own.
-  Columns do not add to it: the noise grows with their number. A node adds up what it has disclosed in a run, and
-  refuses more than its ``consent-epsilon``; every further run begins at 0.
+  Columns do not add to it: the noise grows with their number. A node adds up what it has disclosed of each row, in all
+  runs (:class:`Ledger`), and refuses more than was promised first, or than ``[agreement] epsilon`` of the site.
+- Without noise, a node sends one kind of statistics of the same rows: others (at another quantile, of other columns, of
+  cells that are read otherwise) are refused, and sums or ranges of other rows where all that were sent tell fewer than
+  ``[agreement] least-rows`` rows apart. What such statistics say themselves is not hidden: a quantile may be a person's
+  value, and a sum over a rare category that of the few who have it.
 - Does not hide the number of rows, the names of columns, nor the categories themselves.
 
 **Sums** (``masks``; ``[fedngm.recovery] masks``). Clients add masks to integers that cancel in the sum (Bonawitz et al.
@@ -71,10 +80,12 @@ computed by the aggregators on shares; the server gets the outcome only, adds bi
   A_hat + I can nearly always be inverted, so that is ``hidden`` numbers per owner and sample (``W' P_i h_i``: 8 of 16
   numbers in the paper's sizes), for one graph draw as for many: draws share the projection. Another trained model adds
   ``hidden`` numbers more. Every aggregator records which projections it has applied to which samples (in its node's
-  ``state-dir``) and refuses, by ``check_leaks``, when an owner's whole embedding would be determined.
+  ``state-dir``) and refuses, by ``check_leaks``, when an owner's whole embedding would be determined. It knows samples
+  by tags that their owner seals with its shares and that follow from their content, not by keys.
 - Exact whole numbers disclose more than rounded ones: ``hidden`` exact equations may have a single solution in bounded
   whole numbers. So an embedding gets random low bits before it is split, and too few of them are refused. They are
-  drawn once per sample and kept by the owner's node, as fresh ones for every request would average out.
+  drawn once per sample and model and kept by the owner's node, as fresh ones for every request, or for other bits,
+  would average out: an embedding is shared at one precision.
 - Undetermined numbers may still be estimated: embeddings are correlated, and a server that has seen training
   embeddings can estimate the rest of a new one from the numbers that it learns.
 - Training the fusion model still needs unshared embeddings, with noise or without. Shares protect new samples only,
@@ -112,6 +123,6 @@ Back up ``state-dir``: without an aggregator's records, leaks of earlier request
 key owners refuse it.
 """
 
-from fedgraph.privacy.released import Released
+from fedgraph.privacy.ledger import ONCE, Budget, Ledger, kept_secret
 
-__all__ = ["Released"]
+__all__ = ["ONCE", "Budget", "Ledger", "kept_secret"]

@@ -160,7 +160,6 @@ class Models:
             def made(experiment: str, more: Mapping[str, object] | None = None, nodes: int = 2) -> Run:
                 return run(
                     experiment, set={**keys, **(more or {})}, nodes=nodes, data_dir=data_dir, out=out, progress=False,
-                    node_config={"consent": "ranges,sums"},
                 )  # fmt: skip
 
             found = made(_NGM)

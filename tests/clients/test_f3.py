@@ -1,5 +1,7 @@
 """One node that hosts owners: what it answers to the request for embeddings."""
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
@@ -7,6 +9,7 @@ from flwr.app import Context, Message, RecordDict
 from fedgraph.clients.app import app as client_app
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.f3 import F3Client
+from fedgraph.experiment import AgreementTable
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.fusion.owner_models import stage
 from fedgraph.messages import read_error
@@ -21,7 +24,7 @@ NAMES = ("patch-0-0", "patch-0-1")
 def ask(patches_tables, tmp_path, data_dir):
     """``ask(method=..., data=..., config=..., **request)`` is the answer of a node for two of the four owners."""
 
-    def ask(method=None, data=None, model=None, config=None, tables=None, run="run", **request):
+    def ask(method=None, data=None, model=None, config=None, tables=None, run="run", limits=None, **request):
         tables = tables or {
             **patches_tables,
             "data": {**patches_tables["data"], **(data or {})},
@@ -31,6 +34,7 @@ def ask(patches_tables, tmp_path, data_dir):
         config = {"clients": ",".join(NAMES), "state-dir": str(tmp_path / "state"), **(config or {})}
         config = {key: value for key, value in config.items() if value is not None}
         node = Node.of(Context(1, 1, {"data-dir": str(data_dir), **config}, RecordDict(), {}))
+        vars(node)["limits"] = limits or node.limits
         asked = EmbedRequest(**request, client="fedgraph.clients.f3:F3Client", experiment=part, run=run)
         message = Message(asked.pack(), 1, EmbedRequest.message_type)
         return EmbedReply.unpack(F3Client.handle(message, node))
@@ -176,16 +180,113 @@ def test_what_was_released_is_released_again_and_not_drawn_anew(ask, tmp_path):
     test = ask(method={"noise": NOISE}, splits=("test",))
     whole = ask(method={"noise": NOISE})
     assert torch.equal(whole.embeddings[:, whole.split == 2], test.embeddings), "a mean of many draws has no noise"
-    louder = ask(method={"noise": {**NOISE, "noise-multiplier": 0.2}})
-    assert not torch.equal(louder.embeddings, whole.embeddings)
-    folded = ask(method={"noise": NOISE, "folds": 2})
-    train = whole.split == 0
-    assert not torch.equal(folded.embeddings[:, train], whole.embeddings[:, train]), "of other models"
-    assert torch.equal(folded.embeddings[:, ~train], whole.embeddings[:, ~train]), "of the same model"
     assert torch.equal(ask(method={"noise": NOISE}, run="another run").embeddings, whole.embeddings)
-    other = ask(method={"noise": NOISE}, config={"model-dir": str(tmp_path / "other")})
+    other = ask(method={"noise": NOISE}, config={"state-dir": str(tmp_path / "other")})
     assert other.fingerprints == whole.fingerprints
     assert not torch.equal(other.embeddings, whole.embeddings), "noise that follows from a seed can be taken off"
+
+
+SPENT = "no such embeddings are sent of patch-0-[01]: .*than was promised"
+
+
+def test_samples_have_one_budget_for_all_models_and_noises(ask):
+    twice = {**NOISE, "releases": 2}
+    whole = ask(method={"noise": twice})
+    # The training samples by models of other folds, the others by the same as before.
+    folded = ask(method={"noise": twice, "folds": 2})
+    train = whole.split == 0
+    assert not torch.equal(folded.embeddings[:, train], whole.embeddings[:, train])
+    assert torch.equal(folded.embeddings[:, ~train], whole.embeddings[:, ~train])
+    louder = {"noise": {**twice, "clip-norm": 0.4}}
+    assert ask(method=louder, splits=("test",)).embeddings.any()
+    for method in (louder, {"noise": {**NOISE, "releases": 99, "clip-norm": 0.3}}, {"noise": twice, "folds": 3}):
+        with pytest.raises(ReplyError, match=SPENT):
+            ask(method=method, splits=("train",))
+    assert torch.equal(ask(method={"noise": twice}).embeddings, whole.embeddings), "what was sent is sent again"
+    with pytest.raises(ReplyError, match=SPENT):
+        ask(method={"noise": twice}, model={"hidden": [5]})
+
+
+def test_the_epsilon_of_a_site_is_over_all_releases(ask):
+    """At delta 1e-5, a multiplier of 3.73 has an epsilon of 1."""
+    once = {"clip-norm": 1.0, "noise-multiplier": 3.74, "releases": 100}
+    ask(method={"noise": once}, splits=("test",), limits=AgreementTable(epsilon=1.0))
+    with pytest.raises(ReplyError, match=r"\[agreement\] epsilon"):
+        ask(method={"noise": {**once, "clip-norm": 1.01}}, splits=("test",), limits=AgreementTable(epsilon=1.0))
+    ask(method={"noise": {**once, "clip-norm": 1.01}}, splits=("test",), limits=AgreementTable(epsilon=1.5))
+    with pytest.raises(ReplyError, match=SPENT):
+        ask(
+            method={"noise": {**once, "noise-multiplier": 3.7}},
+            splits=("train",),
+            limits=AgreementTable(epsilon=1),
+        )
+
+
+@pytest.fixture
+def ask_for_patients(tmp_path):
+    """``ask(key, columns, ...)`` is the answer of a hospital about its own file, or its error."""
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": random.uniform(20, 90, 60).round(1), "dose": random.integers(1, 999, 60)})
+    frame["ill"] = np.where(random.random(60) < 0.3, "y", "n")
+    frame["patient"], frame["record"] = [f"P{row}" for row in range(60)], [f"R{59 - row}" for row in range(60)]
+    frame.to_csv(tmp_path / "mercy.csv", index=False)
+
+    def ask(key="patient", columns=("age", "dose"), noise=None, data=None, **request):
+        tables = {
+            "experiment": {"name": "x", "method": "f3", "rounds": 1},
+            "data": {
+                "set": "table-columns", "label": "ill", "key-column": key, "owners": {"mercy": list(columns)},
+                "categories": {"ill": ["n", "y"]}, **(data or {}),
+            },
+            "model": {"name": "mlp", "hidden": [3]},
+        }  # fmt: skip
+        noise = {"clip-norm": 1.0, "noise-multiplier": 1.0, **(noise or {})}
+        # As of an inference, where models may be asked for.
+        part = parse_experiment(tables).client_part({"noise": noise, "run": "x"})
+        config = {"clients": "mercy", "data": str(tmp_path / "mercy.csv"), "state-dir": str(tmp_path / "state")}
+        node = Node.of(Context(1, 1, config, RecordDict(), {}))
+        asked = EmbedRequest(**{"run": "run", **request}, client="fedgraph.clients.f3:F3Client", experiment=part)
+        return EmbedReply.unpack(F3Client.handle(Message(asked.pack(), 1, EmbedRequest.message_type), node))
+
+    return ask
+
+
+def test_a_hundred_nearly_equal_requests_have_the_noise_of_one(ask_for_patients):
+    found, refused = [], 0
+    for number in range(100):
+        noise = {"clip-norm": 1 + 1e-7 * number, "noise-multiplier": 1 + 1e-7 * (number % 7), "releases": 1 + number}
+        try:
+            found.append(ask_for_patients(noise=noise, run=f"run-{number}").embeddings)
+        except ReplyError:
+            refused += 1
+    assert (len(found), refused) == (1, 99)
+
+
+def test_a_sample_under_another_key_has_the_noise_that_it_had(ask_for_patients):
+    first = ask_for_patients()
+    pinned = dict(zip(first.clients, first.fingerprints, strict=True))
+    other = ask_for_patients("record", fingerprints=pinned)
+    assert set(first.keys).isdisjoint(other.keys)
+    rows = [other.keys.index(f"R{59 - int(key[1:])}") for key in first.keys]
+    assert torch.equal(other.embeddings[:, rows], first.embeddings)
+    # A model that was trained on other splits, as the new keys have, is another one.
+    with pytest.raises(ReplyError, match="no such embeddings are sent of mercy"):
+        ask_for_patients("record")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{"split-seed": 1}, {"missing": ["34.5", "17"]}, {"thousands": "'"}, {"first-rows": 50},
+     {"delimiter": ","}, {"default-missing": False}, {"scaling": "none"}],
+)  # fmt: skip
+def test_rows_are_known_however_they_are_read(ask_for_patients, data):
+    first = ask_for_patients()
+    pinned = dict(zip(first.clients, first.fingerprints, strict=True))
+    again = ask_for_patients(data=data, fingerprints=pinned)
+    rows = [first.keys.index(key) for key in again.keys]
+    assert torch.equal(again.embeddings, first.embeddings[:, rows]), "by the same model"
+    with pytest.raises(ReplyError, match="no such embeddings are sent of mercy"):
+        ask_for_patients(columns=("dose",), data=data)
 
 
 def test_every_sample_gets_noise_of_its_own(ask):
@@ -202,7 +303,7 @@ def test_a_packing_of_owners_into_nodes_does_not_draw_anew(ask):
 
 def test_asking_who_has_what_releases_nothing(ask, tmp_path):
     ask(method={"noise": NOISE}, embeddings=False)
-    assert not list((tmp_path / "state").rglob("*released*"))
+    assert not (tmp_path / "state" / "releases").exists()
 
 
 def test_noise_by_epsilon(ask):

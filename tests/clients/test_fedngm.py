@@ -6,6 +6,7 @@ import json
 import math
 
 import pytest
+import torch
 from flwr.app import Context, Message, RecordDict
 
 from fedgraph.algorithms.fedngm_messages import PhaseReply, PhaseRequest, scores_from_text
@@ -14,6 +15,7 @@ from fedgraph.clients.engine.node import Node
 from fedgraph.clients.fedngm import FedNGMClient
 from fedgraph.data.encoding.scaling import Scaling
 from fedgraph.data.schema.json import schema_from_json
+from fedgraph.experiment import AgreementTable
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.graph.feature_graph import FeatureGraph
 from fedgraph.support.errors import DataError, IdentityError, ReplyError
@@ -28,12 +30,14 @@ NOISE = {"noise": {"epsilon": 5.0}, "bounds": {"height": [100, 250], "weight": [
 def ask(table_tables, tmp_path, data_dir):
     """``ask(phase, config, **known)`` -> the answer of a node that hosts all clients."""
 
-    def asked(phase, config=None, run="run", **known):
+    def asked(phase, config=None, run="run", limits=None, **known):
         experiment = parse_experiment(table_tables)
         settings = parse(FedNGMSettings, experiment.method_table, "[fedngm]")
         part = experiment.client_part(settings.as_table())
         places = {"clients": NAMES, "state-dir": str(tmp_path / "state"), "data-dir": str(data_dir)}
         node = Node.of(Context(1, 1, {**places, **(config or {})}, RecordDict(), {}))
+        vars(node)["limits"] = limits or node.limits
+        vars(node)["simulated"] = False
         request = PhaseRequest(phase, **known, client="fedgraph.clients.fedngm:FedNGMClient", experiment=part, run=run)
         content = FedNGMClient.handle(Message(request.pack(), 1, "query"), node)
         stacked = content.array_records["stacked"]
@@ -55,44 +59,153 @@ def test_a_client_tells_its_own_features_and_its_training_rows(ask):
     assert reply.num_rows == (168, 168, 168)
 
 
+RANGES = {"source": "shared-ranges"}
+GIVEN = Scaling({"height": (100.0, 250.0), "weight": (0.0, 200.0), "stay": (0.0, 100.0)})
+PROMISED = "no such statistics are sent of east: .*than was promised"
+
+
 def test_what_noise_has_hidden_once_is_told_the_same_again(ask, common, table_tables):
-    table_tables["fedngm"] |= {"scaling": {"source": "shared-ranges"}, "statistics": NOISE}
-    first, again = (ask("statistics", {"consent": "ranges"}, common=common).texts for _ in range(2))
+    table_tables["fedngm"] |= {"scaling": RANGES, "statistics": NOISE}
+    first, again = (ask("statistics", run=run, common=common).texts for run in ("run", "another"))
     assert first == again
     assert set(json.loads(first[0])["ranges"]) == {"height", "weight", "stay"}
-    table_tables["fedngm"]["statistics"] = {**NOISE, "noise": {"epsilon": 4.0}}
-    assert ask("statistics", {"consent": "ranges"}, common=common).texts != first
+    # Other noise is another release of the same rows, whatever it promises, and in any run.
+    for change in ({"noise": {"epsilon": 4.0}}, {"noise": {"epsilon": 50.0}}, {"cells": 65}):
+        table_tables["fedngm"]["statistics"] = {**NOISE, **change}
+        with pytest.raises(ReplyError, match=PROMISED):
+            ask("statistics", run="another", common=common)
 
 
-def test_a_node_that_no_longer_consents_tells_nothing_of_what_it_told_before(ask, common, table_tables):
-    table_tables["fedngm"] |= {"scaling": {"source": "shared-ranges"}, "statistics": NOISE}
-    ask("statistics", {"consent": "ranges"}, common=common)
-    with pytest.raises(DataError, match="ranges .*consent"):
-        ask("statistics", {"consent": ""}, common=common)
-    with pytest.raises(DataError, match="epsilon 5, .*most 1"):
-        ask("statistics", {"consent": "ranges", "consent-epsilon": 1}, common=common)
-
-
-def test_everything_that_a_run_discloses_of_rows_adds_up(ask, common, table_tables):
-    table_tables["fedngm"] |= {"scaling": {"source": "shared-ranges"}, "statistics": NOISE}
-    config, fewer = {"consent": "ranges", "consent-epsilon": 9}, common.select(("height", "weight"))
-    first, again = (ask("statistics", config, common=common).texts for _ in range(2))
+def test_everything_that_is_disclosed_of_rows_adds_up_over_all_runs(ask, common, table_tables):
+    table_tables["fedngm"] |= {"scaling": RANGES, "statistics": NOISE}
+    fewer, limit = common.select(("height", "weight")), AgreementTable(epsilon=10.0)
+    first, again = (ask("statistics", common=common).texts for _ in range(2))
     assert first == again, "the same noise counts once"
-    with pytest.raises(DataError, match="'east' at epsilon 5 and asks for 5 more, 10 in all, .* most 9 in a run"):
-        ask("statistics", config, common=fewer)
-    assert ask("statistics", config, common=common).texts == first, "what was refused has not been spent"
-    ask("statistics", {**config, "consent-epsilon": 10}, common=fewer)
-    assert ask("statistics", config, run="another", common=fewer).texts, "the limit is that of one run"
+    for limits in (None, AgreementTable(epsilon=9.0), AgreementTable(epsilon=10.0, delta=1e-7)):
+        mechanism = {"epsilon": 5.0, "mechanism": "gaussian"} if limits and limits.delta < 1e-6 else {"epsilon": 5.0}
+        table_tables["fedngm"]["statistics"] = {**NOISE, "noise": mechanism}
+        with pytest.raises(ReplyError, match=PROMISED):
+            ask("statistics", limits=limits, run="another", common=fewer)
+    table_tables["fedngm"]["statistics"] = NOISE
+    assert ask("statistics", common=common).texts == first, "what was refused has not been spent"
+    assert ask("statistics", limits=limit, run="another", common=fewer).texts
+    with pytest.raises(ReplyError, match=PROMISED):
+        ask("statistics", limits=limit, run="a third", common=common.select(("height",)))
+
+
+def test_a_site_with_an_epsilon_sends_nothing_without_noise(ask, common, table_tables):
+    table_tables["fedngm"] |= {"scaling": RANGES, "recovery": {"source": "summed-statistics"}}
+    for phase in ("statistics", "sums"):
+        with pytest.raises(DataError, match=r"without noise, .* at most 3 \(\[agreement\] epsilon\)"):
+            ask(phase, limits=AgreementTable(epsilon=3), common=common, scaling=GIVEN)
+
+
+def test_statistics_that_the_experiment_does_not_ask_for_are_not_sent(ask, common, table_tables):
+    table_tables["fedngm"] |= {"scaling": {"source": "own"}}
+    assert [json.loads(text)["ranges"] for text in ask("statistics", common=common).texts] == [{}] * 3
+    for phase in ("sums", "keys"):
+        with pytest.raises(ReplyError, match="sums of rows, for which the experiment does not ask"):
+            ask(phase, common=common, scaling=GIVEN)
+
+
+def test_ranges_at_other_quantiles_are_not_those_of_other_rows(ask, common, table_tables):
+    table_tables["fedngm"] |= {"scaling": {**RANGES, "quantile": 0.02}}
+    first = ask("statistics", common=common).texts
+    for place in range(1, 30):
+        table_tables["fedngm"]["scaling"] = {**RANGES, "quantile": place / 59}
+        with pytest.raises(ReplyError, match="no such ranges are sent of east: others of the same rows have been sent"):
+            ask("statistics", run=f"run-{place}", common=common)
+    table_tables["fedngm"]["scaling"] = {**RANGES, "quantile": 0.02}
+    with pytest.raises(ReplyError, match="others of the same rows"):
+        ask("statistics", common=common.select(("height", "weight")))
+    assert ask("statistics", run="another", common=common).texts == first
+
+
+@pytest.mark.parametrize("data", [{"missing": "y"}, {"table-schema": {"missing-codes": {"stay": [3]}}}])
+def test_rows_that_are_read_otherwise_are_the_same_rows(ask, common, table_tables, data):
+    table_tables["fedngm"] |= {"recovery": {"source": "summed-statistics"}}
+    ask("sums", common=common, scaling=GIVEN)
+    table_tables["data"] |= data
+    with pytest.raises(ReplyError, match="no such sums are sent of east: others of the same rows"):
+        ask("sums", common=common, scaling=GIVEN)
+
+
+def test_sums_over_sets_that_differ_in_a_row_are_sent_of_one_of_them(ask, common, table_tables):
+    """The training rows of a client are the first of one order, so that shares choose how many."""
+    table_tables["fedngm"] |= {"recovery": {"source": "summed-statistics"}}
+
+    def sums(rows, run="run", scaling=GIVEN):
+        table_tables["data"]["shares"] = [rows / 240, 0.1, 0.9 - rows / 240]
+        return ask("sums", run=run, common=common, scaling=scaling).sums
+
+    forty = sums(40)
+    assert torch.equal(sums(40, "another"), forty)
+    for rows in (39, 41, 31, 49):
+        with pytest.raises(ReplyError, match="with those that have been sent they tell of fewer than 10 rows"):
+            sums(rows, f"run-{rows}")
+    assert not torch.equal(sums(80), forty), "clearly other rows"
+    with pytest.raises(ReplyError, match="fewer than 10 rows"):
+        sums(75)
+    with pytest.raises(ReplyError, match="others of the same rows"):
+        sums(40, scaling=Scaling({**GIVEN.ranges, "stay": (0.0, 99.0)}))
+    with pytest.raises(DataError, match=r"fewer than 10 training rows, .*\[agreement\] least-rows"):
+        sums(9)
+
+
+def test_noise_on_few_rows_is_drawn_once_too(ask, common, table_tables):
+    table_tables["fedngm"] |= {"scaling": RANGES, "statistics": NOISE}
+    table_tables["data"]["shares"] = [8 / 240, 0.1, 0.9 - 8 / 240]
+    ask("statistics", common=common)
+    table_tables["fedngm"]["statistics"] = {**NOISE, "cells": 65}
+    with pytest.raises(ReplyError, match=PROMISED):
+        ask("statistics", common=common)
+    table_tables["fedngm"]["statistics"] = {}
+    assert [json.loads(text)["ranges"] for text in ask("statistics", common=common).texts] == [{}] * 3
+
+
+def test_sums_that_masks_hid_are_not_sent_without(ask, common, table_tables):
+    table_tables["fedngm"] |= {"recovery": {"source": "summed-statistics", "masks": True}}
+    keys = dict(zip(NAMES.split(","), ask("keys", common=common, scaling=GIVEN).texts, strict=True))
+    assert ask("sums", common=common, scaling=GIVEN, keys=keys).sums.shape[0] == 3
+    table_tables["fedngm"]["recovery"]["masks"] = False
+    with pytest.raises(ReplyError, match="others of the same rows"):
+        ask("sums", common=common, scaling=GIVEN)
+
+
+def test_clients_by_other_names_have_the_same_rows(ask, common, table_tables):
+    table_tables["fedngm"] |= {"recovery": {"source": "summed-statistics"}}
+    data = {"set": "mixed-table", "path": table_tables["data"]["path"], "shares": [1.0, 0.0, 0.0]}
+    few = common.select(("height", "weight"))
+    known = {"common": few, "scaling": Scaling({name: GIVEN.ranges[name] for name in few.names})}
+    table_tables["data"] = {**data, "client-column": "ward"}
+    assert ask("sums", {"clients": "a,b,c"}, **known).sums.shape[0] == 3
+    for division, clients in (({"client-column": "ill"}, "n,y"), ({"clients": ["d", "e"]}, "d,e")):
+        table_tables["data"] = {**data, **division}
+        with pytest.raises(ReplyError, match="others of the same rows have been sent"):
+            ask("sums", {"clients": clients}, **known)
+
+
+def test_names_of_categories_need_the_rows_that_a_site_requires(ask, table_tables):
+    with pytest.raises(DataError, match=r"least-rows is 5, and .* 20 rows have them \(\[agreement\] least-rows\)"):
+        ask("schema", limits=AgreementTable(least_rows=20))
+    table_tables["data"]["table-schema"] = {"least-rows": 20}
+    assert ask("schema", limits=AgreementTable(least_rows=20)).texts
+    with pytest.raises(DataError, match="set it to 21"):
+        ask("schema", limits=AgreementTable(least_rows=21))
 
 
 def test_sums_with_noise_are_of_units_that_one_row_cannot_move_for_all(ask, common, table_tables):
     table_tables["fedngm"] |= {"recovery": {"source": "summed-statistics"}, "scaling": {"source": "own"}}
-    own, given = Scaling({"height": (100.0, 250.0)}), Scaling(NOISE["bounds"])
-    assert ask("sums", {"consent": "sums"}, common=common, scaling=own).sums.shape[0] == 3
+    own = Scaling({"height": (100.0, 250.0)})
+    assert ask("sums", common=common, scaling=own).sums.shape[0] == 3
     table_tables["fedngm"]["statistics"] = {"noise": {"epsilon": 5.0}}
     with pytest.raises(DataError, match="sums with noise need common ranges, and 'weight', 'stay'"):
-        ask("sums", {"consent": "sums"}, common=common, scaling=own)
-    assert ask("sums", {"consent": "sums"}, common=common, scaling=given).sums.shape[0] == 3
+        ask("sums", common=common, scaling=own)
+    found = ask("sums", common=common, scaling=GIVEN).sums
+    assert found.shape[0] == 3
+    assert torch.equal(ask("sums", run="another", common=common, scaling=GIVEN).sums, found)
+    with pytest.raises(ReplyError, match=PROMISED):
+        ask("sums", common=common, scaling=Scaling({**GIVEN.ranges, "stay": (0.0, 99.0)}))
 
 
 def test_graphs_are_over_common_features_and_found_with_private_ones(ask, common):

@@ -98,7 +98,7 @@ def test_predictions_are_those_in_the_clear_within_the_bound(trained):
     assert summary["predictions"] == len(found)
     assert list(summary["aggregators"]) == summary["aggregators_used"] == ["east", "north", "west"]
     counts = [sum(1 for row in found if int(row["owners"]) == 4), len(found)]
-    assert 3 * (48 + 8 * 6 * counts[0]) < summary["bytes_per_owner"] < 3 * (48 + 8 * 6 * counts[1])
+    assert 3 * (48 + 64 * counts[0]) < summary["bytes_per_owner"] < 3 * (48 + 64 * counts[1]), "of 6 numbers and a tag"
     assert 4 * summary["bytes_per_owner"] < 2 * summary["bytes_up"]
 
 
@@ -146,7 +146,8 @@ def traces(embeddings, settings):
 
 def kept(tmp_path):
     """What the owners have split, on their own nodes."""
-    return list((tmp_path / "state" / "local-models" / "released").glob("*.safetensors"))
+    files = (tmp_path / "state" / "releases").glob("shares*.safetensors")
+    return [each["numbers"] for file in files for each in load_state(file)["numbers"].values()]
 
 
 def test_nobody_sees_an_embedding(trained, tmp_path, in_bytes):
@@ -160,7 +161,7 @@ def test_nobody_sees_an_embedding(trained, tmp_path, in_bytes):
     everything = b"".join(in_bytes(message.content) for message in (*wire.messages, *wire.replies))
     assert places(everything, pairs, 8) == 0
     assert places(everything, embeddings[embeddings != 0].double().numpy().view("<u8"), 8) == 0
-    encoded = torch.cat([load_state(file)["rows"].flatten() for file in kept(tmp_path)]).numpy().view("<u8")
+    encoded = torch.cat([each.flatten() for each in kept(tmp_path)]).numpy().view("<u8")
     encoded = encoded[encoded >> settings.random_bits != 0]  # a zero is its random bits alone, 3 bytes found by chance
     assert len(encoded) >= len(pairs)
     assert places(everything, encoded, 8) == 0
@@ -203,7 +204,7 @@ def unsealed(wire, message):
         bound = binding(request.request, settings, named, size, request.fingerprints[row])
         context = SealedContext(request.run, owner, request.aggregator, bound)
         data = open_sealed(keys, request.sealed[owner].numpy().tobytes(), context)
-        opened[owner] = field.from_bytes(data, (len(named) * size,))
+        opened[owner] = field.from_bytes(data[: 8 * len(named) * size], (len(named) * size,))
     return opened
 
 
@@ -292,7 +293,7 @@ def test_tampered_seals_are_refused_with_names_and_spend_nothing(trained, tmp_pa
         match="1 came .*of patch-1-1; west",
     ):
         trained(client=Wire(tampering(0, 2)))
-    notes = {name: len(list((tmp_path / "state" / "aggregators" / name).glob("applied-*.safetensors")))
+    notes = {name: len(list((tmp_path / "state" / "aggregators" / name).glob("maps-*.safetensors")))
              for name in ("east", "north", "west")}  # fmt: skip
     assert notes == {"east": 0, "north": 4, "west": 0}, "of a request that is refused no map was applied"
 
@@ -312,11 +313,11 @@ def test_an_owner_whose_seals_too_few_can_open_is_left_out_where_some_may_be_abs
 def test_an_owner_whose_shares_are_no_numbers_of_the_field_is_left_out_alone(trained, monkeypatch):
     sealed = SecretClient._sealed
 
-    def spoilt(self, owner, clear, request):
+    def spoilt(self, owner, source, clear, request):
         with pytest.MonkeyPatch.context() as patch:
             if owner == "patch-1-1":
                 patch.setattr(f3_secret.field, "to_bytes", lambda share: b"\xff" * (8 * share.numel()))
-            return sealed(self, owner, clear, request)
+            return sealed(self, owner, source, clear, request)
 
     skip = {"on-missing": "skip"}
     away = trained("f3-inference", configs=[HOSTS[0], {"clients": "patch-1-0"}], experiment=skip)

@@ -30,8 +30,9 @@ NAMES = ("mercy", "st-olav", "ucla")
 
 @pytest.fixture(autouse=True)
 def folders(monkeypatch, tmp_path):
-    """Nodes keep models in a folder of this test."""
-    monkeypatch.setenv("FEDGRAPH_STATE", str(tmp_path / "nodes"))
+    """Nodes keep models in the home of this test."""
+    monkeypatch.delenv("FEDGRAPH_STATE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
 
 
 def patients(name):
@@ -67,7 +68,7 @@ def test_one_model_of_all_data_frames(tmp_path, caplog):
     assert list(history.columns) == ["round", "client", "metric", "value"]
     assert len(history) == strategy.metrics.size
     # Personal models stay at the clients, with their private features.
-    kept = sorted((tmp_path / "nodes").rglob("graphical/*/*.safetensors"))
+    kept = sorted(tmp_path.rglob("graphical/*/*.safetensors"))
     assert [path.stem for path in kept] == list(NAMES)
     assert "dose" in GraphicalModel.load(kept[2]).encoding.schema.names
 
@@ -100,9 +101,7 @@ def test_personal_models_are_fetched_from_clients_that_share_them(caplog):
 def test_the_model_is_that_of_a_run_of_the_engine_bit_for_bit(table_tables, run_experiment, tmp_path):
     table_tables["data"] |= {"public-share": 0.0, "shares": [0.7, 0.1, 0.2]}
     table_tables["fedngm"]["scaling"] = {"source": "shared-ranges"}
-    ran = run_experiment(
-        table_tables, node_configs=[{"clients": name, "consent": "ranges"} for name in ("east", "north", "west")]
-    )
+    ran = run_experiment(table_tables, node_configs=[{"clients": name} for name in ("east", "north", "west")])
     source = open_source(parse_data(table_tables["data"]), tmp_path)
 
     def load(name):

@@ -231,7 +231,7 @@ def test_with_ranges_of_clients_the_model_tells_all_but_those_numbers(table_tabl
     assert few[0] > 0.5 > many[0], "two days are a stay in ward a"
     assert 0 < model.predict({"ward": "a"}, "stay")[0] < 5
     for ask in (lambda: model.predict({"ill": "y"}, "weight"), lambda: model.predict_proba({"height": 180}, "ill")):
-        with pytest.raises(DataError, match=r"load\(path, ranges.*consent=ranges"):
+        with pytest.raises(DataError, match=r"load\(path, ranges.*shared-ranges"):
             ask()
     drawn = model.sample(20)
     assert drawn.column("weight").null_count == 20
@@ -277,7 +277,7 @@ def test_what_is_no_common_feature_is_noted_with_why(table_tables, run_experimen
         "'nothing' (without a value); 'id' (no value occurs in least-rows rows or more ([data.table-schema]))"
     )
     assert "is no feature" not in caplog.text
-    assert "fedgraph run --node-config consent=ranges" in notes[-1]
+    assert 'as to "shared-ranges"' in notes[-1]
     # The names of such columns do not leave a node whose errors are not told in full, either: its log has them.
     configs = [{"partition-id": place, "num-partitions": 2, "full-errors": False} for place in range(2)]
     notes = run_experiment(table_tables, node_configs=configs).summary()["notes"]
@@ -412,9 +412,8 @@ def _put_into(tables, column, of_east, of_west=()):
 
 
 @pytest.mark.parametrize("model", ["ngm", "ngr"])
-def test_below_min_clients_nobody_is_told_of_anybody(table_tables, run_experiment, monkeypatch, model):
+def test_below_min_clients_nobody_is_told_of_anybody(table_tables, run_experiment, model):
     """Two clients where three are wanted, one of them with a value of its own: neither hears of the other."""
-    monkeypatch.setenv("FEDGRAPH_CONSENT", "ranges")
     table_tables["experiment"]["min-clients"] = 1
     table_tables["data"] |= {"clients": ["east", "west"], "public-share": 0.0, "private": {}}
     _put_into(table_tables, "ward", ["isolated"] * 6)
@@ -428,8 +427,7 @@ def test_below_min_clients_nobody_is_told_of_anybody(table_tables, run_experimen
 
 
 @pytest.mark.parametrize("phase", ["statistics", "graph", "fit"])
-def test_clients_that_are_lost_on_the_way_count_no_more(table_tables, run_experiment, monkeypatch, phase):
-    monkeypatch.setenv("FEDGRAPH_CONSENT", "ranges")
+def test_clients_that_are_lost_on_the_way_count_no_more(table_tables, run_experiment, phase):
 
     def fail(request, content):
         lost = request.phase == phase and content.config_records["config"]["clients"] == ["west"]
@@ -581,12 +579,9 @@ def test_what_settings_refuse(table_tables, run_experiment):
         run_experiment(table_tables)
 
 
-def test_ranges_go_with_consent_alone(table_tables, run_experiment, monkeypatch):
+def test_ranges_go_where_they_are_asked_for(table_tables, run_experiment):
     table_tables["fedngm"]["scaling"] = {"source": "shared-ranges"}
     table_tables["data"]["public-share"] = 0.0
-    with pytest.raises(RunError, match="ranges .*consent"):
-        run_experiment(table_tables, nodes=1)
-    monkeypatch.setenv("FEDGRAPH_CONSENT", "ranges")
     listener = Listener()
     run_experiment(table_tables, nodes=1, client=listener)
     assert [request.phase for request in listener.requests][:2] == ["schema", "statistics"]
@@ -604,9 +599,8 @@ def test_other_data_is_refused(table_tables, run_experiment):
 
 
 @pytest.fixture
-def summed(table_tables, monkeypatch):
-    """An experiment that recovers one graph from sums, with consent."""
-    monkeypatch.setenv("FEDGRAPH_CONSENT", "sums")
+def summed(table_tables):
+    """An experiment that recovers one graph from sums."""
     table_tables["fedngm"] |= {"recovery": {"source": "summed-statistics"}, "ngm": {"epochs": 2, "hidden": 4}}
     return table_tables
 
@@ -637,21 +631,12 @@ def test_a_graph_from_sums_is_that_of_pooled_rows(summed, run_experiment, tmp_pa
     assert torch.equal(exact.products, pooled.products)
 
 
-def test_sums_go_with_consent_and_noise_alone(summed, run_experiment, monkeypatch):
-    monkeypatch.setenv("FEDGRAPH_CONSENT", "ranges")
-    with pytest.raises(RunError, match="sums .*consent"):
-        run_experiment(summed, nodes=1)
-    monkeypatch.setenv("FEDGRAPH_CONSENT", "sums")
-    configs = [{"clients": ",".join(NAMES), "consent-epsilon": 2}]
-    with pytest.raises(RunError, match="without noise.* epsilon .*most 2"):
-        run_experiment(summed, node_configs=configs)
+def test_sums_have_the_noise_that_is_asked_for(summed, run_experiment):
     summed["fedngm"]["statistics"] = {"noise": {"mechanism": "gaussian", "epsilon": 2.0}}
     listener = Listener()
-    run_experiment(summed, node_configs=configs, client=listener)
+    run_experiment(summed, nodes=1, client=listener)
     told = listener.replies[1].array_records["stacked"]["sums"].numpy()
     assert (told < 0).any(), "there is noise on what is nothing"
-    with pytest.raises(RunError, match="500 rows"):
-        run_experiment(summed, node_configs=[{"clients": ",".join(NAMES), "consent-rows": 500}])
 
 
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
@@ -661,11 +646,7 @@ def test_epsilons_of_ranges_and_sums_add_up_to_that_of_the_run(summed, run_exper
         "scaling": {"source": "shared-ranges"},
         "statistics": {"bounds": bounds, "noise": {"mechanism": mechanism, "epsilon": 50.0}},
     }
-    configs = [{"clients": ",".join(NAMES), "consent": "ranges,sums", "consent-epsilon": 99.0}]
-    with pytest.raises(RunError, match="at epsilon 50 in each of 2 releases, 100 in all, and in a run .* at most 99"):
-        run_experiment(summed, node_configs=configs)
-    configs[0]["consent-epsilon"] = 100.0
-    found = run_experiment(summed, node_configs=configs).summary()["privacy"]
+    found = run_experiment(summed, nodes=1).summary()["privacy"]
     delta = 2e-6 if mechanism == "gaussian" else 0.0
     assert found == {
         "epsilon": 100.0, "delta": delta, "epsilon_of_each_release": 50.0, "delta_of_each_release": delta / 2,

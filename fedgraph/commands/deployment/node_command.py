@@ -44,9 +44,6 @@ def node(
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Folder for the state of clients.")] = None,
     model: Annotated[Path | None, typer.Option(help="An existing model of the clients (f3, vfl).")] = None,
-    consent: Annotated[
-        list[str] | None, typer.Option(help="fedngm: statistics that the server may receive: ranges, sums.")
-    ] = None,
     config: Annotated[list[str] | None, typer.Option(help="Another key of the node config: key=value.")] = None,
     port: Annotated[int, typer.Option(min=1, max=MOST_PORT, help="Port of the SuperNode on this machine.")] = 9094,
     retry: Annotated[float, typer.Option(help="Seconds to retry when the server refuses the node.")] = 90,
@@ -79,7 +76,7 @@ def node(
             "model": model,
             "private-key": private_key,
         }
-        node_config = _node_config(client or [], places, consent or [], config or [])
+        node_config = _node_config(client or [], places, config or [])
         if private_key is not None and private_key.exists():
             read_private_key(private_key)
         check_writable(state_folder(node_config), "--state-dir")
@@ -202,7 +199,7 @@ def supernode_command(
 
 
 def _node_config(
-    clients: Sequence[str], places: Mapping[str, Path | None], consent: Sequence[str], others: Sequence[str]
+    clients: Sequence[str], places: Mapping[str, Path | None], others: Sequence[str]
 ) -> dict[str, str | float]:
     """Return the node config, with absolute paths, as Flower starts its processes in another folder."""
     node_config: dict[str, str | float] = {}
@@ -213,8 +210,6 @@ def _node_config(
             node_config[key] = str(place.expanduser().absolute())
             if key in ("data", "data-dir", "model", "private-key") and "{" not in place.name and not place.exists():
                 raise ExperimentError(f"--{key}: {place} does not exist")
-    if consent:
-        node_config["consent"] = ",".join(consent)
     return node_config | {key: _number_or_text(value) for key, value in pairs("--config", others).items()}
 
 

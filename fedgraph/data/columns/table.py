@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +17,36 @@ from fedgraph.support.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class RawRows:
+    """Rows of a file as they were read, before marks of missing values and the like: columns and what was between them.
+
+    Texts of cells, joined again, do not depend on the settings by which the file was divided into cells.
+    """
+
+    columns: Sequence[pa.Array | pa.ChunkedArray]
+    separator: str = "\x1f"
+
+    @cached_property
+    def identities(self) -> NDArray[np.int64]:
+        """A number for each row ``[rows]``, which follows from its cells; equal rows are numbered in their order."""
+        import pandas as pd
+
+        cells = [_texts(column) for column in self.columns]
+        joined = pc.binary_join_element_wise(*cells, self.separator, null_handling="replace", null_replacement="")
+        rows = pd.Series(pc.replace_substring(joined, '"', "").to_numpy(zero_copy_only=False), dtype=object)
+        numbered = rows + "\x1e" + rows.groupby(rows).cumcount().astype(str)
+        return pd.util.hash_pandas_object(numbered, index=False).to_numpy().view(np.int64)
+
+
+def _texts(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    try:
+        return pc.cast(array, pa.string())
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):  # lists, and bytes that are no text
+        return pa.array([repr(cell) for cell in array.to_pylist()], pa.string())
 
 
 class Table:
@@ -34,6 +66,8 @@ class Table:
         Notes on the file, in short sentences.
     categorical : frozenset of str
         Columns that are categories by their type, also where these are numbers.
+    raw : RawRows
+        All rows of the file, of which a part may be left; by default the columns themselves.
     """
 
     def __init__(
@@ -44,6 +78,7 @@ class Table:
         doubts: Mapping[str, DataError] | None = None,
         notes: Sequence[str] = (),
         categorical: Collection[str] = (),
+        raw: RawRows | None = None,
     ) -> None:
         self.columns = dict(columns)
         self.where = where
@@ -51,6 +86,7 @@ class Table:
         self.doubts = dict(doubts or {})
         self.notes = tuple(notes)
         self.categorical = frozenset(categorical)
+        self.raw = raw or RawRows(list(self.columns.values()))
 
     @property
     def names(self) -> list[str]:
@@ -61,6 +97,12 @@ class Table:
     def num_rows(self) -> int:
         """Number of rows."""
         return len(next(iter(self.columns.values()), ()))
+
+    @property
+    def identities(self) -> NDArray[np.int64]:
+        """Numbers of the rows by their content in the file, ``[rows]``, whatever columns and cells are used of it."""
+        every = self.raw.identities
+        return every if self.numbered is None else every[self.numbered - 1]
 
     def __repr__(self) -> str:
         return f"<Table of {self.num_rows:,} rows: {', '.join(self.names)}>"
@@ -74,15 +116,15 @@ class Table:
         indices = pa.array(rows)
         numbered = rows + 1 if self.numbered is None else self.numbered[rows]
         columns = {name: column.take(indices) for name, column in self.columns.items()}
-        return Table(columns, self.where, numbered, self.doubts, self.notes, self.categorical)
+        return Table(columns, self.where, numbered, self.doubts, self.notes, self.categorical, self.raw)
 
     def with_columns(self, columns: Mapping[str, pa.Array]) -> Table:
         """Return the same rows with other columns."""
-        return Table(columns, self.where, self.numbered, self.doubts, self.notes, self.categorical)
+        return Table(columns, self.where, self.numbered, self.doubts, self.notes, self.categorical, self.raw)
 
     def of_cells(self) -> Table:
         """Return the table without the types of its columns: categories that are numbers are numbers."""
-        return Table(self.columns, self.where, self.numbered, self.doubts, self.notes)
+        return Table(self.columns, self.where, self.numbered, self.doubts, self.notes, raw=self.raw)
 
     def row_number(self, row: int) -> int:
         """Return the number of a row in the file, counted from 1."""

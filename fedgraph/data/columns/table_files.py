@@ -18,7 +18,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from fedgraph.data.columns.cells import MISSING, Thousands, is_text, mask_missing, normalise_numbers
-from fedgraph.data.columns.table import Table
+from fedgraph.data.columns.table import RawRows, Table
 from fedgraph.data.own import LOOKED_FOR
 from fedgraph.support.csv_text import OTHER_ENCODING, composed, csv_encoding, detect_separator
 from fedgraph.support.errors import DataError, counted, quoted
@@ -114,7 +114,8 @@ def _read(
         name: column if column is table.columns[name] else mask_missing(column, missing)
         for name, column in found.items()
     }
-    return Table(cleaned, str(path), doubts=doubts, notes=notes, categorical=table.categorical)
+    raw = RawRows(arrow.columns, separator)
+    return Table(cleaned, str(path), doubts=doubts, notes=notes, categorical=table.categorical, raw=raw)
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:

@@ -27,8 +27,7 @@ class _Scales(dict[str, UnitScale]):
         raise DataError(
             f"every client has its own range of '{name}', which this model does not have: leave it unknown, or "
             f"give one client's range, GraphicalModel.load(path, ranges={{'{name}': (low, high)}}). A model of common "
-            'ranges is made with [fedngm.scaling] source = "shared-ranges", which nodes have to consent to (node '
-            "config consent=ranges; in a simulation fedgraph run --node-config consent=ranges), or in an app with "
+            'ranges is made with [fedngm.scaling] source = "shared-ranges", or in an app with '
             'FedNGM(scaling={"source": "shared-ranges"}) and table_client_app(consent=["ranges"])'
         )
 

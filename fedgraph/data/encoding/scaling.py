@@ -4,8 +4,8 @@
 - ``own``: every client takes quantiles of its own values. Nothing leaves a client, but a unit of 0.5 stands for
   different numbers at different clients: a global model then describes positions in a client's own range, and its
   samples can be converted to original units only with the ranges of one client.
-- ``shared-ranges``: clients that consent send their quantiles (``fedgraph.graphical.statistics``), with noise if
-  requested, and the server merges them.
+- ``shared-ranges``: clients send their quantiles (``fedgraph.graphical.statistics``), with noise if requested, and the
+  server merges them.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models. The paper does not state how its numbers are
 scaled; its programs scale them to [0, 1].

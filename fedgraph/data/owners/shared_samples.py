@@ -14,11 +14,14 @@ from functools import lru_cache
 from typing import Annotated, Literal
 
 import numpy as np
+import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
 from fedgraph.data.base import CohortData, DataSource, Shares
+from fedgraph.data.columns.table import RawRows
 from fedgraph.data.own import OwnData
 from fedgraph.data.owners.preparation import Preparation
 from fedgraph.data.owners.samples import NO_LABEL, SAMPLE_SPLITS, OwnerData, cohort_data
@@ -126,6 +129,15 @@ class OwnerSource(ABC):
     def arranged(self, name: str, inputs: Tensor) -> Tensor:
         """Bring scaled inputs ``[samples, ..., features]`` of a client to the shape of its model's input."""
         return inputs
+
+    def identities(self, name: str, keys: Sequence[str], classes: tuple[str, ...] = ()) -> Tensor:
+        """Return a number for each sample of a client by its content, whatever its key, int64 ``[keys]``.
+
+        Samples of equal content are numbered in the order of the data.
+        """
+        found = self.holdings((name,), classes)
+        rows = pa.array([hashlib.sha256(row.tobytes()).hexdigest() for row in found.inputs[0].numpy()], pa.string())
+        return at_keys(found.keys, RawRows([rows]).identities, keys)
 
     def client_names(self) -> list[str]:
         """Return the clients that the settings choose, in their order; else all."""
@@ -248,6 +260,12 @@ class OwnerSource(ABC):
         split[found.labels == NO_LABEL] = SAMPLE_SPLITS.index("new")
         drawn = _uniform(_key_numbers(found.keys), derive_seed(settings.split_seed, "overlap")) < settings.overlap
         return split, drawn | ~torch.isin(split, _OVERLAPPING)
+
+
+def at_keys(every: Sequence[str], identities: NDArray[np.int64], keys: Sequence[str]) -> Tensor:
+    """Return the ``identities`` of some samples, int64 ``[keys]``, of those of ``every`` sample."""
+    place = {key: row for row, key in enumerate(every)}
+    return torch.from_numpy(identities[[place[key] for key in keys]])
 
 
 def owner_source(source: DataSource, method: str) -> OwnerSource:

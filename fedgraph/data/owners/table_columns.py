@@ -12,12 +12,13 @@ from typing import Literal
 import numpy as np
 import torch
 from pydantic import Field, PositiveInt, model_validator
+from torch import Tensor
 
 from fedgraph.data.columns.options import FileSettings
 from fedgraph.data.columns.table import Table
 from fedgraph.data.own import Name, OwnData, data_path, data_title, with_notes
 from fedgraph.data.owners.preparation import Preparation
-from fedgraph.data.owners.shared_samples import Holdings, OwnerSource, SharedSampleSettings
+from fedgraph.data.owners.shared_samples import Holdings, OwnerSource, SharedSampleSettings, at_keys
 from fedgraph.data.tables.encoded import check_declared, encoded_inputs, encoded_targets, notes_on_columns
 from fedgraph.data.tables.options import TableSettings
 from fedgraph.data.tables.tables import bundled_table
@@ -137,6 +138,10 @@ class TableColumnSource(OwnerSource):
             features=tuple(features),
             scaled=tuple(scaled),
         )
+
+    def identities(self, name: str, keys: Sequence[str], classes: tuple[str, ...] = ()) -> Tensor:
+        """See :class:`OwnerSource`: of the whole rows of the file, whichever columns are a client's."""
+        return at_keys(_row_keys(self._table, self.settings.key_column), self._table.identities, keys)
 
     def describe(self, classes: tuple[str, ...] = ()) -> str:
         """Describe the data, with notes on the file and on columns that may have been misread."""

@@ -74,7 +74,14 @@ class ClientTableSettings(Settings):
 
 
 class ClientTableSource(DataSource, ABC):
-    """A data set whose clients have tables of their own."""
+    """A data set whose clients have tables of their own.
+
+    Attributes
+    ----------
+    divides_one_table : whether these are parts of one table, and the settings say who has which rows.
+    """
+
+    divides_one_table: bool = False
 
     def __init__(self, settings: Any, data_dir: Path, own: OwnData | None = None) -> None:
         self.settings = settings

@@ -87,6 +87,7 @@ class DividedTableSource(ClientTableSource):
     """
 
     settings: DividedTableSettings
+    divides_one_table = True
 
     def client_names(self) -> list[str]:
         """Return the names in the settings or the column, or ``client-00`` and so on."""

@@ -74,6 +74,7 @@ class MixedTableSource(DividedTableSource):
         clients are not named, or are named in two ways.
         """
         super().__init__(settings, data_dir, own)
+        self.divides_one_table = CLIENT not in str(settings.path if own is None else own.path)
         self.owner = None
         if own is None:
             return

@@ -14,6 +14,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from fedgraph.privacy.ledger import Budget
 from fedgraph.privacy.noise.entropy import standard_normal
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.settings import Settings
@@ -32,10 +33,9 @@ class NoiseSettings(Settings):
     epsilon          : privacy loss that all releases of one vector may add up to; it determines the noise.
     delta            : probability that the loss is larger; well below one over the number of samples, or of
                        clients where an update is protected.
-    releases : number of releases of a vector with new noise. A released embedding is stored on its owner's
-                       node and sent unchanged in any run; new noise is drawn for another frozen model, for other noise
-                       settings, and if the stored one is lost. An update is released once per round, counted for one
-                       run: the losses of several runs on the same data add up.
+    releases : number of releases of a vector with new noise, over all runs. A released embedding is stored on its
+                       owner's node and sent again as it was; one of the same sample by another frozen model or with
+                       other noise is another release. An update is released once per round.
     """
 
     clip_norm: float = Field(gt=0, allow_inf_nan=False)
@@ -63,6 +63,15 @@ class NoiseSettings(Settings):
         if self.noise_multiplier is not None:
             return self.noise_multiplier
         return noise_multiplier_for(self.epsilon or math.inf, self.delta, self.releases)
+
+    def budget(self, epsilon: float | None = None, delta: float = 1e-5) -> Budget:
+        """Return the loss of a release and the limits of all: that of ``releases``, and of a site, if it gives epsilon.
+
+        Losses are ``1 / multiplier^2``, as Gaussian noise adds up. Raises ExperimentError as :meth:`multiplier` does.
+        """
+        loss = (1 / self.multiplier()) * (1 / self.multiplier())
+        agreed = None if epsilon is None else (noise_multiplier_for(epsilon, delta) ** -2,)
+        return Budget((loss,), (self.releases * loss,), agreed)
 
     def deviation(self) -> float:
         """Return the standard deviation of the noise on every number of a vector."""
@@ -175,7 +184,7 @@ def release(
 
     Values are rounded to a grid of about a thousandth of sigma, since their last bits could disclose the clean value.
     Every call is one of ``settings.releases``, and averaging over calls removes the noise: repeatedly requested vectors
-    are released once and stored (``Released``). Returns float32 of the shape of ``vectors``. Raises DataError for a
+    are released once and stored (``Ledger``). Returns float32 of the shape of ``vectors``. Raises DataError for a
     non-finite vector.
 
     Parameters

@@ -6,21 +6,17 @@ F3 (Ma, Hoang, Chen; UAI 2023), section 5. The server's knowledge of a sample ac
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
-import tempfile
-import zlib
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from fedgraph.privacy.ledger import kept_secret
 from fedgraph.privacy.secret.first_stage import check_leaks
 from fedgraph.privacy.secret.sealed import PRIVATE_BYTES, KeyPair
 from fedgraph.privacy.secret.shamir import ShareSettings
-from fedgraph.support.errors import RunError
 from fedgraph.support.files import file_name, load_state, locked, private_folder, save_state
 
 
@@ -34,34 +30,15 @@ def own_keys(folder: Path) -> KeyPair:
 
     Raises RunError when the file is damaged.
     """
-    path = private_folder(folder) / "private.key"
-    if not path.exists():
-        # A file of mkstemp is private to its user, and linking fails if another process was faster.
-        descriptor, temporary = tempfile.mkstemp(dir=folder)
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                private = KeyPair.create().private_bytes()
-                stream.write(private + _checksum(private))
-                stream.flush()
-                os.fsync(stream.fileno())
-            with suppress(FileExistsError):
-                os.link(temporary, path)
-        finally:
-            os.unlink(temporary)
-    content = path.read_bytes()
-    private, checksum = content[:PRIVATE_BYTES], content[PRIVATE_BYTES:]
-    # Files of older versions have no checksum.
-    if checksum not in (b"", _checksum(private)):
-        raise RunError(f"{path} is damaged: put a copy of it back, or remove it, and owners agree to the new key")
-    return KeyPair.from_private_bytes(private)
-
-
-def _checksum(private: bytes) -> bytes:
-    return zlib.crc32(private).to_bytes(4)
+    path = folder / "private.key"
+    return KeyPair.from_private_bytes(kept_secret(path, PRIVATE_BYTES, lambda: KeyPair.create().private_bytes()))
 
 
 class AppliedMaps:
     """Projections applied to an owner's embeddings, by sample; one file per owner and frozen model.
+
+    Samples are known by the tags that their owner seals with its shares, which follow from their content: the server,
+    which names keys, does not see them.
 
     Parameters
     ----------
@@ -77,9 +54,9 @@ class AppliedMaps:
 
     def __init__(self, folder: Path, owner: str, fingerprint: str, size: int) -> None:
         name = hashlib.sha256("\x1f".join((owner, fingerprint, str(size))).encode()).hexdigest()[:32]
-        self.owner, self.size, self.path = owner, size, folder / f"applied-{name}.safetensors"
+        self.owner, self.size, self.path = owner, size, folder / f"maps-{name}.safetensors"
 
-    def allow(self, keys: Sequence[str], projection: Tensor, settings: ShareSettings) -> None:
+    def allow(self, tags: Sequence[str], projection: Tensor, settings: ShareSettings) -> None:
         """Record that a projection will be applied to some samples.
 
         Raises ExperimentError, without recording, when the server would learn too much of a sample from all applied
@@ -87,8 +64,8 @@ class AppliedMaps:
 
         Parameters
         ----------
-        keys : sequence of str
-            Keys of the samples.
+        tags : sequence of str
+            Tags of the samples.
         projection : Tensor
             int64 ``[hidden, size]``.
         settings : ShareSettings
@@ -99,16 +76,16 @@ class AppliedMaps:
         with locked(self.path.with_suffix(".lock")):
             kept = load_state(self.path)["maps"] if self.path.exists() else {}
             same = next((name for name, entry in kept.items() if torch.equal(entry["projection"], projection)), None)
-            wanted = set(keys)
-            before = {name: wanted & set(entry["keys"]) for name, entry in kept.items() if name != same}
+            wanted = set(tags)
+            before = {name: wanted & set(entry["tags"]) for name, entry in kept.items() if name != same}
             # Samples with the same applied maps are checked together.
-            together = {frozenset(name for name, found in before.items() if key in found) for key in keys}
+            together = {frozenset(name for name, found in before.items() if tag in found) for tag in tags}
             for names in together:
                 projections = [projection[None], *(kept[name]["projection"][None] for name in sorted(names))]
                 check_leaks(projections, [self.size], settings, [self.owner])
-            entry = kept.setdefault(same or str(len(kept)), {"projection": projection, "keys": []})
-            if not wanted <= set(entry["keys"]):
-                entry["keys"] = sorted(wanted | set(entry["keys"]))
+            entry = kept.setdefault(same or str(len(kept)), {"projection": projection, "tags": []})
+            if not wanted <= set(entry["tags"]):
+                entry["tags"] = sorted(wanted | set(entry["tags"]))
                 save_state(self.path, {"maps": kept})
 
 

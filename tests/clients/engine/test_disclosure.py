@@ -5,7 +5,7 @@ from fedgraph.algorithms import STOCK_CLIENT
 from fedgraph.clients.app import app as client_app
 from fedgraph.clients.engine.disclosure import disclosure
 from fedgraph.clients.engine.node import Node
-from fedgraph.experiment import built_ins
+from fedgraph.experiment import AgreementTable, built_ins
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.support.plugins import a_class, a_client, load_object
 
@@ -82,9 +82,10 @@ def test_no_array_of_owners_leaves_that_is_not_spoken_of(patches_tables, run_exp
     assert WORDS["predictions"] not in noisy
 
 
-def test_what_a_node_consents_to_is_among_what_leaves(table_tables):
-    assert "ranges" not in " ".join(told(table_tables).leaves)
-    assert "ranges of numbers" in " ".join(told(table_tables, consent="ranges").leaves)
+def test_statistics_that_are_asked_for_are_among_what_leaves(table_tables):
+    assert "ranges of numbers" not in " ".join(told(table_tables).leaves)
+    table_tables["fedngm"]["scaling"] = {"source": "shared-ranges"}
+    assert "ranges of numbers" in " ".join(told(table_tables).leaves)
 
 
 def test_the_epsilon_of_all_statistics_is_told(table_tables):
@@ -92,16 +93,19 @@ def test_the_epsilon_of_all_statistics_is_told(table_tables):
         "scaling": {"source": "shared-ranges"}, "recovery": {"source": "summed-statistics"},
         "statistics": {"noise": {"epsilon": 2.5}},
     }  # fmt: skip
-    leaves = " ".join(told(table_tables, consent="ranges,sums").leaves)
+    leaves = " ".join(told(table_tables).leaves)
     assert leaves.count("with noise of epsilon 2.5") == 2
     assert "ranges and sums have an epsilon of 5 in all" in leaves
-    assert "refuses" not in leaves
-    refused = " ".join(told(table_tables, **{"consent": "ranges,sums", "consent-epsilon": 4}).leaves)
-    assert "an epsilon of 5 in all, and this node refuses more than an epsilon of 4 and a delta of 1e-05" in refused
+    assert "[agreement]" not in leaves
+    limited = node()
+    vars(limited)["limits"] = AgreementTable(epsilon=4)
+    found = disclosure(parse_experiment(table_tables), "fedgraph.clients.fedngm:FedNGMClient", limited)
+    refused = "an epsilon of 5 in all, more than [agreement] epsilon 4 and delta 1e-05, and are not sent"
+    assert refused in " ".join(found.leaves)
     table_tables["fedngm"]["statistics"]["noise"]["mechanism"] = "gaussian"
-    assert "an epsilon of 5 and a delta of 2e-06 in all" in " ".join(told(table_tables, consent="ranges,sums").leaves)
+    assert "an epsilon of 5 and a delta of 2e-06 in all" in " ".join(told(table_tables).leaves)
     table_tables["fedngm"]["model"] = "ngr"
-    alone = " ".join(told(table_tables, consent="ranges,sums").leaves)
+    alone = " ".join(told(table_tables).leaves)
     assert "(ranges have an epsilon of 2.5 and a delta of 1e-06 in all)" in alone, "revealers ask for no sums"
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 
+from fedgraph.clients.engine import node as node_module
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
 from fedgraph.data.own import OwnData
@@ -40,6 +41,17 @@ def test_state_folder_comes_from_node_then_environment_then_home(monkeypatch):
     assert Node.of(context()).state_dir == Path("/environment")
     monkeypatch.delenv("FEDGRAPH_STATE")
     assert Node.of(context()).state_dir == Path.home() / ".fedgraph" / "state"
+
+
+def test_ledgers_are_of_all_runs_but_in_simulations_in_the_home(monkeypatch, tmp_path):
+    def place(run, **config):
+        return Node.of(context(**config)).ledger(run, "a", "updates").path
+
+    monkeypatch.delenv("FEDGRAPH_STATE", raising=False)
+    assert place("one") != place("two")
+    assert place("one", state_dir=tmp_path) == place("two", state_dir=tmp_path)
+    monkeypatch.setattr(node_module, "is_deployed", lambda: True)
+    assert place("one", agreement="any") == place("two", agreement="any")
 
 
 def test_assignment_is_the_experiments_part_for_nodes(part):

@@ -148,7 +148,7 @@ def experiment(name: str, before: Path | None = None) -> tuple[dict[str, Any], l
         aggregators = ("east", "north", "south", "west") if name == "f3-secret" else ()
         nodes = [*_OWNERS, *({"aggregator": each} for each in aggregators)]
     elif kind == "bayesian-network":
-        nodes = [{"clients": each, "consent": "ranges,sums"} for each in tables["data"]["clients"]]
+        nodes = [{"clients": each} for each in tables["data"]["clients"]]
     else:
         nodes = [{"partition-id": number, "num-partitions": 4} for number in range(4)]
     return tables, nodes

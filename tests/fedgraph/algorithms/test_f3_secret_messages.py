@@ -5,6 +5,7 @@ import torch
 from flwr.app import ConfigRecord
 
 from fedgraph.algorithms.f3_secret_messages import (
+    TAG_BYTES,
     ComputeReply,
     ComputeRequest,
     Introduction,
@@ -169,7 +170,7 @@ def test_a_share_is_bound_to_all_that_it_is_of():
 
 
 def test_the_length_of_a_sealed_share():
-    sealed = seal(KeyPair.create().public, bytes(8 * 3 * 5), Context("run", "a", "north", "r"))
+    sealed = seal(KeyPair.create().public, bytes(3 * (8 * 5 + TAG_BYTES)), Context("run", "a", "north", "r"))
     assert len(sealed) == sealed_bytes(3, 5)
 
 

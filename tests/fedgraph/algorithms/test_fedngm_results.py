@@ -38,7 +38,7 @@ def test_targets_without_neighbours_are_named_with_what_helps():
     (told,) = without_neighbours(graph, ("a", "c"), FedNGMRecovery())
     assert told.startswith("c has no neighbour in the consensus graph")
     assert "target-neighbours" in told
-    assert 'source = "summed-statistics", which nodes have to consent to (node config consent=ranges,sums' in told
+    assert 'source = "summed-statistics"' in told
     (both,) = without_neighbours(FeatureGraph(("a", "b", "c", "d"), (("a", "b"),)), ("c", "d"), FedNGMRecovery())
     assert both.startswith("c, d have no neighbour in the consensus graph and are predicted by their means")
     (summed,) = without_neighbours(graph, ("c",), FedNGMRecovery(source="summed-statistics"))

@@ -24,7 +24,7 @@ from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.graphical.recovery import RecoverySettings, UnitTable, recover
 from fedgraph.graphical.scores.model_scores import score_model, score_samples
 from fedgraph.graphical.scores.yardsticks import fit_target
-from fedgraph.graphical.statistics import Consent, StatisticsSettings, shared_statistics
+from fedgraph.graphical.statistics import StatisticsSettings, shared_statistics
 from fedgraph.privacy.noise.counts import CountNoiseSettings
 from fedgraph.support.errors import DataError, ExperimentError, ReplyError
 
@@ -110,12 +110,12 @@ def test_numbers_of_an_embedding_have_one_range():
     _, values = encoded(400)
     found = Scaling.measured(values, SCHEMA, 0.05).ranges["scan"]
     np.testing.assert_allclose(found, np.quantile(values[:, 1:13], [0.05, 0.95]))
-    scaling, consent = ScalingSettings(source="shared-ranges", quantile=0.05), Consent(ranges=True)
-    told = shared_statistics(values, SCHEMA, scaling, StatisticsSettings(), consent)
+    scaling = ScalingSettings(source="shared-ranges", quantile=0.05)
+    told = shared_statistics(values, SCHEMA, scaling, StatisticsSettings())
     assert told.ranges["scan"] == found
     noise = StatisticsSettings(noise=CountNoiseSettings(epsilon=1), bounds=dict.fromkeys(NAMES, (-100, 100)))
     with pytest.raises(DataError, match="scan, .*ranges of embeddings"):
-        shared_statistics(values, SCHEMA, scaling, noise, consent)
+        shared_statistics(values, SCHEMA, scaling, noise)
 
 
 def test_what_an_embedding_tells_is_used_and_nothing_forbidden_is(model):

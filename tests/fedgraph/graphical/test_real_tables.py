@@ -14,7 +14,7 @@ from fedgraph.data.schema.agreement import agree
 from fedgraph.data.schema.inference import SchemaSettings, infer_schema
 from fedgraph.data.schema.json import schema_as_json, schema_from_json
 from fedgraph.data.schema.schema import Feature
-from fedgraph.graphical.statistics import Consent, StatisticsSettings, shared_statistics
+from fedgraph.graphical.statistics import StatisticsSettings, shared_statistics
 from fedgraph.privacy.noise.counts import CountNoiseSettings
 from fedgraph.support.randomness import generator
 from fedgraph.support.settings import parse
@@ -121,8 +121,7 @@ def test_private_ranges_of_births_are_near_the_quantiles(births):
         schema,
         ScalingSettings(source="shared-ranges"),
         StatisticsSettings(noise=CountNoiseSettings(epsilon=1.0), bounds=bounds),
-        Consent(ranges=True, max_epsilon=1.0),
-        generator(0, "noise"),
+        generator=generator(0, "noise"),
     )
     exact = Scaling.measured(values, schema, 0.01).ranges
     for name, limits in told.ranges.items():

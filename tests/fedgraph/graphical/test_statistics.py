@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fedgraph.data.encoding.scaling import ScalingSettings
 from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.graphical import statistics as module
-from fedgraph.graphical.statistics import Consent, SharedStatistics, StatisticsSettings
+from fedgraph.graphical.statistics import SharedStatistics, StatisticsSettings
 from fedgraph.privacy.noise.counts import CountNoiseSettings
 from fedgraph.support.errors import DataError, ReplyError
 from fedgraph.support.randomness import generator
@@ -26,7 +26,6 @@ RANGES = ScalingSettings(source="shared-ranges", quantile=0.05)
 OWN = ScalingSettings()
 PLAIN = StatisticsSettings()
 BOUNDS = {"age": (0.0, 128.0), "weight": (0.0, 256.0)}
-ALL = Consent(ranges=True)
 
 
 def rows(count=4000, seed=0):
@@ -43,8 +42,8 @@ def rows(count=4000, seed=0):
     )
 
 
-def tell(values, scaling=RANGES, statistics=PLAIN, consent=ALL, seed=0):
-    return module.shared_statistics(values, SCHEMA, scaling, statistics, consent, generator(seed, "noise"))
+def tell(values, scaling=RANGES, statistics=PLAIN, least_rows=10, seed=0):
+    return module.shared_statistics(values, SCHEMA, scaling, statistics, least_rows, generator(seed, "noise"))
 
 
 def test_ranges_without_noise():
@@ -57,39 +56,9 @@ def test_ranges_without_noise():
 
 def test_only_what_is_asked_for_is_told():
     values = rows(100)
-    assert tell(values, OWN, consent=Consent()) == SharedStatistics()
     assert tell(values, OWN) == SharedStatistics()
     given = ScalingSettings(source="shared-ranges", ranges={"age": (0, 100)})
     assert set(tell(values, given).ranges) == {"weight"}
-
-
-@pytest.mark.parametrize(
-    ("statistics", "consent", "message"),
-    [
-        (PLAIN, Consent(), "ranges .*consent"),
-        (PLAIN, Consent(True, max_epsilon=2), "without noise, .*2$"),
-        (StatisticsSettings(noise=CountNoiseSettings(epsilon=3)), Consent(True, max_epsilon=2), "epsilon 3, .*2$"),
-        (
-            StatisticsSettings(noise=CountNoiseSettings(mechanism="gaussian", epsilon=1, delta=0.5)),
-            Consent(True, max_epsilon=2),
-            "delta 0.5, .*1e-05",
-        ),
-    ],
-)
-def test_nothing_is_told_without_consent(statistics, consent, message):
-    with pytest.raises(DataError, match=message):
-        tell(rows(100), RANGES, statistics, consent)
-
-
-def test_limits_are_of_decimal_fractions():
-    consent = Consent(True, max_epsilon=0.3, max_delta=3e-6)
-    noise = CountNoiseSettings(mechanism="gaussian", epsilon=0.1, delta=1e-6)
-    consent.check(noise, releases=3)
-    consent.check_total("a", (0.1 + 0.1, 2e-6), noise.loss)
-    assert consent.allows(0.1 + 0.2, 3 * 1e-6)
-    with pytest.raises(DataError, match=r"epsilon 0.1 in each of 4 releases, 0.4 in all"):
-        consent.check(noise, releases=4)
-    assert not consent.allows(delta=3.1e-6)
 
 
 def test_little_is_told_of_few_rows():
@@ -97,7 +66,7 @@ def test_little_is_told_of_few_rows():
     values[5:, 2] = np.nan
     told = tell(values)
     assert set(told.ranges) == {"age"}
-    told = tell(values, consent=Consent(True, least_rows=3))
+    told = tell(values, least_rows=3)
     assert set(told.ranges) == {"age", "weight"}
 
 
