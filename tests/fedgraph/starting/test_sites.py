@@ -195,10 +195,10 @@ def test_the_command_compares_over_sites(hospitals, tmp_path):
 
 def test_options_become_a_node_config_for_each_node():
     common = {"state-dir": "here", "full-errors": "1"}
-    sites = {"allow": "fedgraph.*", "sites": {"a": {"data": "a.csv"}, "b": {"data": "b.csv", "state-dir": "own"}}}
+    sites = {"model": "own.pt2", "sites": {"a": {"data": "a.csv"}, "b": {"data": "b.csv", "state-dir": "own"}}}
     assert node_configs(sites, 5, common) == [
-        {"allow": "fedgraph.*", **common, "data": "a.csv"},
-        {"allow": "fedgraph.*", **common, "data": "b.csv", "state-dir": "own"},
+        {"model": "own.pt2", **common, "data": "a.csv"},
+        {"model": "own.pt2", **common, "data": "b.csv", "state-dir": "own"},
     ]
     assert node_configs({"least_rows": 3}, 2, common) == [
         {"partition-id": place, "num-partitions": 2, "least-rows": 3, **common} for place in range(2)
