@@ -130,7 +130,7 @@ def run_executor(arguments: list[str]) -> None:
         if os.getppid() != int(node):
             return
         _import_all()
-    _use_installed_app()
+        _use_installed_app()
     loop = import_module(_EXECUTOR_LOOP)
     vars(loop)["get_executor"] = lambda *given, **named: _Executor(forking)
     # It waits in `reconcile`.
