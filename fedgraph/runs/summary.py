@@ -241,7 +241,7 @@ def environment() -> dict[str, Any]:
 
 
 _SECRET = re.compile(
-    r"(.*(?:^|[-_.=])(?:token|password|passphrase|passwd|credentials?|\w[-_.]secret|(?:api|private|access)[-_]?key))(=.*)?",
+    r"(.*(?:^|[-_.=])(?:token|password|passphrase|passwd|credentials?|\w+[-_.]secret|(?:api|private|access)[-_]?key))(=.*)?",
     re.IGNORECASE | re.DOTALL,
 )
 
