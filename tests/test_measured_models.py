@@ -85,7 +85,7 @@ def test_models_of_other_machines_are_asked_for_and_found_once_copied(
     ]
     folder = run_experiment(changed(digits_tables, method), node_configs=configs)
     run = fedgraph.load_run(folder.path)
-    told = f"{folder.run}/measured"
+    told = f"runs/{folder.run}/measured"
     for look_up in (run.module, run.models.__getitem__):
         with pytest.raises(
             RunError, match=f"is at its node, since '{method}' does not send it: copy .*{told}"

@@ -123,6 +123,7 @@ def _predict_new(
     out: Path | None,
 ) -> None:
     from fedgraph.runs import Run
+    from fedgraph.support.csv_text import as_csv
     from fedgraph.support.files import replacing
 
     place = out or trained.path / "predictions" / f"{data.name.partition('.')[0]}.csv"
@@ -132,7 +133,8 @@ def _predict_new(
     table = prediction.table
     with replacing(place) as temporary:
         if place.suffix == ".csv":
-            table.to_csv(temporary, index=False)
+            rows = table.astype(object).where(table.notna(), None).to_numpy().tolist()
+            temporary.write_bytes(as_csv([list(table.columns), *rows]).encode())
         else:
             table.to_parquet(temporary, index=False)
     clients = table["client"].nunique() if "client" in table else 1

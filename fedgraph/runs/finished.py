@@ -24,6 +24,7 @@ from fedgraph.runs.predicting import Predictor
 from fedgraph.runs.reading import how_to_write_again
 from fedgraph.runs.reports.plot import picture_of_runs
 from fedgraph.runs.reports.tables import as_html
+from fedgraph.support.csv_text import text_of_cell
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.files import file_name
 
@@ -158,7 +159,8 @@ class Run:
         file = self.path / "predictions.csv"
         if not file.is_file():
             raise RunError(f"{self.path} has no predictions: only runs of f3 and of fedgraph.predict have them")
-        return self._read(lambda file: pd.read_csv(file, dtype={"key": str}), file)
+        table = self._read(lambda file: pd.read_csv(file, dtype={"key": str}), file)
+        return table.rename(columns=text_of_cell).map(text_of_cell)
 
     @cached_property
     def forecasts(self) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -234,9 +235,26 @@ def environment() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "packages": _versions(),
-        "command": sys.argv,
+        "command": without_secrets(sys.argv),
         "began": datetime.now().astimezone().isoformat(timespec="seconds"),
     }
+
+
+_SECRET = re.compile(
+    r"(.*(?:^|[-_.=])(?:token|password|passphrase|passwd|credentials?|\w+[-_.]secret|(?:api|private|access)[-_]?key))(=.*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def without_secrets(command: Sequence[str]) -> list[str]:
+    """Return a command line with ``***`` for tokens, passwords and keys: Flower starts a run with its token."""
+    shown: list[str] = []
+    hidden = False
+    for word in command:
+        secret = _SECRET.fullmatch(word)
+        shown.append("***" if hidden else f"{secret[1]}=***" if secret and secret[2] else word)
+        hidden = secret is not None and not secret[2] and word.startswith("-")
+    return shown
 
 
 @cache

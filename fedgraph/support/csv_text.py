@@ -4,18 +4,39 @@ from __future__ import annotations
 
 import codecs
 import csv
-import io
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 
 def as_csv(lines: Iterable[Sequence[Any]]) -> str:
-    """Format rows of entries as CSV text; None is an empty entry."""
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows(lines)
-    return stream.getvalue()
+    """Format rows of entries as CSV text, texts as :func:`cell_text`; None is an empty entry."""
+    rows: list[str] = []
+    # With this end of a line, line breaks of both kinds within a cell are quoted.
+    writer = csv.writer(SimpleNamespace(write=rows.append), lineterminator="\r\n")
+    writer.writerows([cell_text(entry) for entry in line] for line in lines)
+    return "".join(f"{row[:-2]}\n" for row in rows)
+
+
+_FORMULA = re.compile(r"'*([=+@\t\r\n]|-.*[(|!])", re.DOTALL)
+_NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?")
+
+
+def cell_text(value: Any) -> Any:
+    """Return the cell of a value, in which spreadsheets see no formula: such a text gets an apostrophe in front.
+
+    They take texts for formulas that begin with ``=``, ``+``, ``@``, a tab or a line break; of those that begin with
+    ``-`` only ones with a call or a reference are, as others are ordinary. Numbers stay as they are.
+    """
+    formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)
+    return f"'{value}" if formula else value
+
+
+def text_of_cell(cell: Any) -> Any:
+    """Return the value of a cell of :func:`cell_text`."""
+    return cell[1:] if isinstance(cell, str) and cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
 DECIMAL_COMMA = r"[+-]?\d*,\d+([eE][+-]?\d+)?"

@@ -144,8 +144,8 @@ def test_scales_stay_with_the_nodes_and_are_found_there(method, kept, trained, t
     assert here.module("mercy")(torch.tensor([[50.0, 0.0, 1.0, 0.0]])).shape == (1, 1)
     with pytest.raises(RunError, match=kept):
         here.predict(new.assign(hospital="county"))
-    shutil.copytree(places["county"] / folder.run, folder.path / "nodes" / folder.run)
-    shutil.copytree(places["mercy"] / folder.run, folder.path / "nodes" / folder.run, dirs_exist_ok=True)
+    shutil.copytree(places["county"] / "runs", folder.path / "nodes" / "runs")
+    shutil.copytree(places["mercy"] / "runs", folder.path / "nodes" / "runs", dirs_exist_ok=True)
     copied = folder.path.rename(tmp_path / "elsewhere")
     assert len(fedgraph.load_run(copied).predict(new.assign(hospital="county"))) == 25
 

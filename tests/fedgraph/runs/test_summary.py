@@ -8,7 +8,7 @@ from fedgraph.messages.envelope import error_content
 from fedgraph.runs import load_run
 from fedgraph.runs.reports import as_text, sentence
 from fedgraph.runs.reports.words import captions, lost_clients
-from fedgraph.runs.summary import attendance, counts, in_words, measured_clients
+from fedgraph.runs.summary import attendance, counts, environment, in_words, measured_clients
 
 NAMES = ("a", "b", "c", "d")
 
@@ -165,3 +165,18 @@ def test_an_absence_that_lasts_is_shown_once(lossy, caplog):
     assert len(lines) > 3, "the log has every exchange"
     shown = {record.once for record in lines}
     assert len(shown) <= 2, "the screen shows those with another word"
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (["flwr-serverapp", "--token", "abc", "--run-once"], ["flwr-serverapp", "--token", "***", "--run-once"]),
+        (["x", "--token=abc", "--access_key=a=b"], ["x", "--token=***", "--access_key=***"]),
+        (["run", "--set", "output.my.api-key=abc", "-q"], ["run", "--set", "output.my.api-key=***", "-q"]),
+        (["run", "--set=tracker.client-secret=abc"], ["run", "--set=tracker.client-secret=***"]),
+        (["predict", "runs/token", "--secret", "2-of-3"], ["predict", "runs/token", "--secret", "2-of-3"]),
+    ],
+)
+def test_no_secret_of_the_command_line_is_kept(command, shown, monkeypatch):
+    monkeypatch.setattr("sys.argv", command)
+    assert environment()["command"] == shown

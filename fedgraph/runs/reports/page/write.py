@@ -9,6 +9,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 from os import PathLike
 from pathlib import Path
@@ -126,7 +127,9 @@ def write_page(title: str, text: str, blocks: Sequence[Block], path: Path) -> Pa
     """Write a page of several parts; see :func:`report`."""
     figures: list[Mapping[str, Any]] = []
     parts = [_content(block, figures) for block in blocks]
-    page = _template().render(title=title, text=text, blocks=parts, figures=figures, library=_library())
+    page = _template().render(
+        title=title, text=text, blocks=parts, figures=figures, library=_library(), policy=_policy()
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page.encode())
     return path
@@ -142,8 +145,25 @@ def _template() -> Template:
 @cache
 def _library() -> str:
     """Return Plotly's JavaScript, compressed and in base64: 2 MB in place of 5."""
-    script = files("plotly").joinpath("package_data/plotly.min.js").read_bytes()
-    return b64encode(gzip.compress(script, 9, mtime=0)).decode()
+    return b64encode(gzip.compress(_plotly(), 9, mtime=0)).decode()
+
+
+def _plotly() -> bytes:
+    return files("plotly").joinpath("package_data/plotly.min.js").read_bytes()
+
+
+@cache
+def _policy() -> str:
+    """Return what a browser lets the page do: run its own script and Plotly, by hash, and load nothing.
+
+    Plotly writes styles.
+    """
+    own = PAGE.rpartition("<script>")[2].partition("</script>")[0].encode()
+    hashes = " ".join(f"'sha256-{b64encode(sha256(script).digest()).decode()}'" for script in (own, _plotly()))
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
+        "form-action 'none'"
+    )
 
 
 def _content(block: Block, figures: list[Mapping[str, Any]]) -> dict[str, Any]:

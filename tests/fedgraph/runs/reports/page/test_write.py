@@ -3,7 +3,9 @@
 import gzip
 import json
 import re
-from base64 import b64decode
+from base64 import b64decode, b64encode
+from hashlib import sha256
+from html import unescape
 from html.parser import HTMLParser
 
 import numpy as np
@@ -238,3 +240,18 @@ def test_a_damaged_file_leaves_out_its_part(patches_tables, run_experiment, capl
 
 def test_flower_runs_leave_a_report(digits_tables, run_experiment):
     assert (run_experiment(digits_tables, report=True).path / "report.html").is_file()
+
+
+def test_a_page_runs_its_own_scripts_alone_and_loads_nothing(ran, tmp_path):
+    page = fedgraph.report(ran(), tmp_path / "page.html").read_text()
+    (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
+    rules = dict(rule.split(maxsplit=1) for rule in unescape(policy).split("; "))
+    assert rules["default-src"] == "'none'"
+    assert "script-src" in rules
+    assert not {"connect-src", "frame-src", "object-src"} & rules.keys()
+    assert all("http" not in allowed and "*" not in allowed for allowed in rules.values())
+    scripts = [page.rpartition("<script>")[2].partition("</script>")[0].encode()]
+    scripts.append(gzip.decompress(b64decode(re.search(r'id="library">([^<]*)<', page)[1])))
+    hashes = [f"'sha256-{b64encode(sha256(script).digest()).decode()}'" for script in scripts]
+    assert rules["script-src"].split() == hashes
+    assert page.count("<script>") == 1
