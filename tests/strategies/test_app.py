@@ -77,7 +77,7 @@ def test_an_experiment_of_the_app_is_that_which_was_submitted(tmp_path, digits_t
 
 def test_a_strategy_that_is_none(digits_tables, run_experiment):
     with pytest.raises(ExperimentError, match="is not a Flower Strategy class"):
-        run_experiment(of(None, digits_tables, strategy="pathlib:Path"))
+        run_experiment(of(None, digits_tables, strategy="torch.nn:Linear"))
 
 
 # ---- packing

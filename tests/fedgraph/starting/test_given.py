@@ -341,7 +341,7 @@ def test_readings_that_are_missing_have_no_weight(tmp_path):
 
 
 def test_what_is_no_data_set_is_refused(tmp_path):
-    with pytest.raises(ExperimentError, match="client_names; derive"):
+    with pytest.raises(ExperimentError, match="client_names.*: derive it"):
         ran(tables(set=Net), tmp_path)
     with pytest.raises(ExperimentError, match=r"\[data\] set = 'nowhere:Data'"):
         ran(tables(set="nowhere:Data"), tmp_path)

@@ -74,7 +74,7 @@ def test_a_claim_costs_no_more_than_two_points(method, defence, tmp_path):
 
 def test_without_the_bound_the_claim_decides(tmp_path, monkeypatch):
     attack(monkeypatch, 0.0)
-    found = run(tmp_path, "fedavg", {"most-examples": 0}, rounds=5)
+    found = run(tmp_path, "fedavg", {"most-examples": 0, "clip": 2.0}, rounds=5)
     assert accuracy(found) < 0.3
     assert not any("most-examples" in note for note in found.summary.get("notes", []))
 
