@@ -123,7 +123,7 @@ def test_commands_of_shell_blocks_are_known_and_their_experiments_are_there(page
         if words[1] in ("run", "node") and "/" in file and "resume" not in str(words):
             methods = options.get("compare") or []
             for method in (None, *methods):
-                ChosenMethod(load_experiment(file, options["set_"] or (), method))
+                ChosenMethod(load_experiment(file, options.get("set_") or (), method))
         if words[1] == "reproduce" and options.get("name"):
             paper, _, table = options["name"].partition("-")
             assert (REPOSITORY / "simulations" / paper / "tables" / f"{table}.toml").is_file(), words

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.numpy import load_file
 
 from fedgraph.support.errors import ExperimentError, FedgraphError
 
@@ -33,8 +34,9 @@ def own_files(tmp_path):
     return write
 
 
-def models_of(folder):
-    return (folder.path / "models.safetensors").read_bytes()
+def models_of(folder, name="models.safetensors"):
+    """The tensors of a file, as bytes: entries of its metadata come in any order."""
+    return {key: (value.shape, value.tobytes()) for key, value in load_file(folder.path / name).items()}
 
 
 def summary_of(folder):
@@ -295,7 +297,7 @@ def test_mixed_tables_of_ones_own_are_as_those_in_one_folder(table_tables, wards
 
 
 def graphical_model(folder):
-    return (folder.path / "graphical-model.safetensors").read_bytes()
+    return models_of(folder, "graphical-model.safetensors")
 
 
 def test_mixed_tables_of_ones_own_that_do_not_fit(table_tables, wards, own_files, run_experiment, tmp_path):

@@ -87,7 +87,7 @@ def shortened(words: Sequence[str]) -> list[str]:
     if words[0] != "run" or "--resume" in words:
         return []
     shown = COMMANDS["run"].make_context("run", list(words[1:])).params
-    tables = load_experiment(shown["experiment"], shown["set_"] or ()).as_dict()
+    tables = load_experiment(shown["experiment"], shown.get("set_") or ()).as_dict()
     method = tables["experiment"].get("method")
     known = {f"train.{key}" for key in ("local-epochs", "local-steps") if (tables.get("train") or {}).get(key)}
     known |= {"data.limit"} if tables["data"]["set"] in ("mnist", "fashion-mnist", "cifar10") else set()

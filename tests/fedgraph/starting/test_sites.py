@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import tomli_w
 import torch
 from typer.testing import CliRunner
 
@@ -88,14 +89,17 @@ def test_a_file_that_names_its_clients(tmp_path):
 
 
 def test_keys_and_models_of_single_sites(hospitals, tmp_path):
-    """A node that allows other code refuses this; one with a model of its own brings it."""
+    """A node with an agreement refuses another experiment; one with a model of its own brings it."""
     sites = {name: tmp_path / f"{name}.csv" for name in SITES}
-    config = {"mercy": {"allow": "nothing.of.this"}}
-    with pytest.raises(Exception, match="this node does not run") as error:
+    (tmp_path / "agreed.toml").write_text(tomli_w.dumps({**tables(), "train": {"batch-size": 7}}))
+    config = {"mercy": {"agreement": str(tmp_path / "agreed.toml")}}
+    with pytest.raises(Exception, match="this site has agreed to another experiment: train.batch-size is 7"):
         fedgraph.run(tables(), sites=sites, node_config=config, out=tmp_path / "runs", progress=False)
-    assert "nothing.of.this" in str(error.value)
     for given, message in (
-        ({"node_config": {"mercey": {"allow": "x"}}}, "--node-config is given for the site 'mercey'; sites are county"),
+        (
+            {"node_config": {"mercey": {"full-errors": 1}}},
+            "--node-config is given for the site 'mercey'; sites are county",
+        ),
         ({"models": {"mercey": "x.pt2"}}, "--model is given for the site 'mercey'"),
         ({"sites": {**sites, "mercy": "gone.csv"}}, "--site mercy: there is no .*gone.csv"),
         ({"grid": "flower"}, "sites are rehearsed in this process"),

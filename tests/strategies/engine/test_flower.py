@@ -229,7 +229,7 @@ def test_a_client_that_does_not_answer_keeps_its_model_and_comes_back_under_anot
         assert same({"mercy": own[1]["mercy"]}, {"mercy": own[2]["mercy"]}), "round 2 passed without it"
     assert not same({"mercy": own[2]["mercy"]}, {"mercy": own[3]["mercy"]})
     if how == "fails":
-        assert "no usable answer of client 'mercy': OSError: disk full:\n  /data\t0 bytes" in caplog.text
+        assert "no usable answer of client 'mercy': OSError: disk full:\n      /data\t0 bytes" in caplog.text
     rounds = strategy.history.query("client == 'mercy' and metric == 'train/loss'")["round"].tolist()
     assert rounds == [1, 3]
 
