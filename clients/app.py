@@ -14,6 +14,7 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedgraph.clients.engine.agreement import check_answers_any
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.disclosure import check_covered
 from fedgraph.clients.engine.node import Node
@@ -140,7 +141,7 @@ def _agreed(message: Message, node: Node) -> tuple[str, str]:
     """Return the client class that a message names, and its part of the experiment as JSON.
 
     Where the node has an agreement, the message gets the part of the experiment that is agreed. Raises ExperimentError
-    for a message that is not.
+    for a message that is not, and IdentityError for any to a deployed node without an agreement.
     """
     with unpacking_request():
         config: Any = message.content.config_records["config"]
@@ -148,6 +149,8 @@ def _agreed(message: Message, node: Node) -> tuple[str, str]:
     if (agreement := node.agreement) is not None:
         experiment = config[EXPERIMENT_KEY] = agreement.agreed(path, experiment)
         agreement.check_message(message.content)
+    else:
+        check_answers_any(node.config)
     return path, experiment
 
 

@@ -7,12 +7,10 @@ import json
 import math
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from flwr.app import RecordDict
@@ -21,6 +19,7 @@ from fedgraph.algorithms.phases import PhasedAlgorithm
 from fedgraph.data import SplitName
 from fedgraph.data.series import shares_scales
 from fedgraph.experiment import AgreementTable, Experiment, load_experiment
+from fedgraph.federation.grids import is_simulated
 from fedgraph.messages import KEEP_KEY, ROUND_KEY, unpacking_request
 from fedgraph.messages.frozen_layers import RECORD as FROZEN
 from fedgraph.support.errors import ExperimentError, IdentityError, RunError, similar
@@ -29,9 +28,6 @@ from fedgraph.support.untrusted import in_short, read_json
 
 ANY = "any"
 """Node config ``agreement`` of a node that answers every run."""
-
-_RUNS_DEPLOYED = "flwr.supernode.runtime.run_clientapp"
-"""Module that calls the ClientApp of a deployed node, and of no other."""
 
 _TABLES = {
     "seed": "experiment.seed",
@@ -226,10 +222,9 @@ class Agreement:
 
 
 def agreement_of(config: Mapping[str, Any]) -> Agreement | None:
-    """Return the agreement that a node config names; None where there is nothing to agree, as in a simulation.
+    """Return the agreement that a node config names, or None.
 
-    Raises IdentityError for a deployed node without one and for limits that would not hold, and ExperimentError for a
-    file that is no experiment.
+    Raises IdentityError for limits that would not hold, and ExperimentError for a file that is no experiment.
     """
     for key in config:
         if key in _REPLACED:
@@ -241,11 +236,6 @@ def agreement_of(config: Mapping[str, Any]) -> Agreement | None:
             raise IdentityError(f"node config has the key '{key}', which limits nothing{meant}")
     named = str(config.get("agreement", ""))
     if not named:
-        if is_deployed():
-            raise IdentityError(
-                "this node has agreed to no experiment: start it with `fedgraph node EXPERIMENT.toml`, or set its node "
-                f'config key agreement, to the path of one or to "{ANY}" to answer every run'
-            )
         return None
     if named == ANY:
         return None
@@ -256,14 +246,13 @@ def agreement_of(config: Mapping[str, Any]) -> Agreement | None:
     return _read(named, changed)
 
 
-def is_deployed() -> bool:
-    """Return whether this is called, through the ClientApp, for a SuperNode."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_globals.get("__name__") == _RUNS_DEPLOYED:
-            return True
-        frame = frame.f_back
-    return False
+def check_answers_any(config: Mapping[str, Any]) -> None:
+    """Raise IdentityError for a node without an agreement, unless it is simulated or says that it answers every run."""
+    if config.get("agreement") != ANY and not is_simulated():
+        raise IdentityError(
+            "this node has agreed to no experiment: start it with `fedgraph node EXPERIMENT.toml`, or set its node "
+            f'config key agreement, to the path of one or to "{ANY}" to answer every run'
+        )
 
 
 def keys_of(experiment: Experiment) -> dict[str, Any]:

@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 
 from flwr.app import Context, RecordDict
 
-from fedgraph.clients.engine.agreement import Agreement, agreement_of, is_deployed
+from fedgraph.clients.engine.agreement import Agreement, agreement_of
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.data import CLIENT, SPLITS, DataSource, OwnData, Preprocessing, open_source, parse_data
 from fedgraph.data.series import shares_scales
 from fedgraph.experiment import AgreementTable
 from fedgraph.federation import configured_clients, hosted_clients, listed, prove
+from fedgraph.federation.grids import is_simulated
 from fedgraph.models import ModelChoice
 from fedgraph.privacy import Ledger, kept_secret
 from fedgraph.support.catalogue import data_folder
@@ -100,7 +101,7 @@ class Node:
     def agreement(self) -> Agreement | None:
         """What this node answers (node config ``agreement``); None for everything, as in a simulation.
 
-        Raises IdentityError for a deployed node that has agreed to nothing, and ExperimentError for an unusable file.
+        Raises IdentityError for limits that would not hold, and ExperimentError for an unusable file.
         """
         return agreement_of(self.config)
 
@@ -112,7 +113,7 @@ class Node:
     @cached_property
     def simulated(self) -> bool:
         """Whether the node is simulated, so that whoever runs the experiment has all data."""
-        return self.agreement is None and not is_deployed()
+        return self.agreement is None and is_simulated()
 
     def ledger(self, run: str, client: str, what: str, holder: str = "") -> Ledger:
         """Return the ledger of what was released about a client, over all runs with the node's state folder.

@@ -344,7 +344,7 @@ def test_data_whose_clients_have_the_same_features_is_refused(ask, digits_tables
 
 def test_errors_of_a_node_go_back_in_its_own_words(patches_tables, data_dir, tmp_path):
     part = parse_experiment(patches_tables).client_part({})
-    config = {"clients": "patch-9-9", "data-dir": str(data_dir), "state-dir": str(tmp_path)}
+    config = {"clients": "patch-9-9", "data-dir": str(data_dir), "state-dir": str(tmp_path), "agreement": "any"}
     request = EmbedRequest(client="fedgraph.clients.f3:F3Client", experiment=part, run="run")
     reply = client_app(Message(request.pack(), 1, EmbedRequest.message_type), Context(1, 1, config, RecordDict(), {}))
     assert "patch-9-9" in read_error(reply)

@@ -47,7 +47,7 @@ def ask(context, content, kind):
 
 def test_a_node_that_only_aggregates_needs_neither_owners_nor_data(part, tmp_path):
     config = {"aggregator": "north", "state-dir": str(tmp_path), "data-dir": str(tmp_path / "nowhere")}
-    context = Context(1, 1, config, RecordDict(), {})
+    context = Context(1, 1, {**config, "agreement": "any"}, RecordDict(), {})
     problem, content = ask(
         context,
         EmbedRequest(embeddings=False, client=SECRET, experiment=part({}), run="run").pack(),

@@ -6,7 +6,7 @@
 1
 """
 
-from fedgraph.federation.grids.in_process import LocalGrid
+from fedgraph.federation.grids.in_process import LocalGrid, is_simulated
 from fedgraph.federation.grids.local_flower import (
     connection,
     connection_file,
@@ -34,6 +34,7 @@ __all__ = [
     "end_group",
     "flower_environment",
     "free_port",
+    "is_simulated",
     "kill_all",
     "program",
     "run_app_on_flower",

@@ -7,6 +7,7 @@ import itertools
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from importlib.metadata import version
 from typing import Any
 
@@ -16,6 +17,7 @@ from flwr.serverapp import Grid
 
 from fedgraph.support.errors import RunError
 
+_delivering = ContextVar("delivering", default=False)
 _SERVER_NODE = 1
 _CLIENT_APP_RAISED = 2
 """Flower's error code for an exception inside a ClientApp."""
@@ -136,10 +138,13 @@ class LocalGrid(Grid):
         # Flower hands every node its own copy; a record shared between messages must not leak from one to the next.
         delivered = copy.copy(message)
         delivered.content = RecordDict({name: record.copy() for name, record in message.content.items()})
+        token = _delivering.set(True)
         try:
             reply = self._answer(delivered, context)
         except Exception as error:
             return self._failed(message, error)
+        finally:
+            _delivering.reset(token)
         reply.metadata.__dict__["_message_id"] = f"message-{next(self._ids)}"
         return reply
 
@@ -150,6 +155,12 @@ class LocalGrid(Grid):
     def _failed(self, message: Message, error: Exception) -> Message:
         """Return the reply of a node whose ClientApp has raised an exception."""
         return error_reply(message, "".join(traceback.format_exception(error)))
+
+
+def is_simulated() -> bool:
+    """Return whether the node whose message is being answered is simulated: in this process, or by Flower on Ray."""
+    # Flower imports this package in the processes of simulated nodes, and in none of a SuperNode.
+    return _delivering.get() or "flwr.simulation" in sys.modules
 
 
 def error_reply(message: Message, reason: str) -> Message:

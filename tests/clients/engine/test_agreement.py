@@ -272,7 +272,7 @@ def test_a_node_reads_its_own_files_whatever_a_request_names(tmp_path, patients)
 
 def test_a_deployed_node_without_an_agreement_answers_nothing(tmp_path, patients, monkeypatch):
     assert Site(tmp_path).identify(stays()) is None, "in a simulation there is nothing to agree to"
-    monkeypatch.setattr("fedgraph.clients.engine.agreement._RUNS_DEPLOYED", __name__)
+    monkeypatch.setattr("fedgraph.clients.engine.agreement.is_simulated", lambda: False)
     said = Site(tmp_path).identify(stays())
     assert "has agreed to no experiment: start it with `fedgraph node EXPERIMENT.toml`" in said
     assert "has agreed to no experiment" in Site(tmp_path).train(stays())

@@ -48,10 +48,10 @@ def test_ledgers_are_of_all_runs_but_in_simulations_in_the_home(monkeypatch, tmp
         return Node.of(context(**config)).ledger(run, "a", "updates").path
 
     monkeypatch.delenv("FEDGRAPH_STATE", raising=False)
+    assert place("one") == place("two")
+    monkeypatch.setattr(node_module, "is_simulated", lambda: True)
     assert place("one") != place("two")
     assert place("one", state_dir=tmp_path) == place("two", state_dir=tmp_path)
-    monkeypatch.setattr(node_module, "is_deployed", lambda: True)
-    assert place("one", agreement="any") == place("two", agreement="any")
 
 
 def test_assignment_is_the_experiments_part_for_nodes(part):
