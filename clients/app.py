@@ -19,6 +19,7 @@ from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.disclosure import check_covered
 from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS
+from fedgraph.federation.grids import is_simulated
 from fedgraph.messages import (
     CHALLENGE_KEY,
     CLIENT_KEY,
@@ -84,7 +85,7 @@ def answered(message: Message, context: Context, answer: Callable[[Node], Record
     report_warnings()
     node, began = Node.of(context), time.perf_counter()
     try:
-        _find_plugins(context)
+        _find_plugins(context, node)
         check_content(message.content)
         content = answer(node)
         _add_proof(message, content, node)
@@ -113,9 +114,10 @@ def _kind(message: Message) -> str:
     return known.get(metadata.message_type, f"answered a request ({in_short(metadata.message_type, 100)})") + which
 
 
-def _find_plugins(context: Context) -> None:
-    """Find modules next to the experiment of ``flwr run`` if it runs on this machine, as in a simulation."""
-    experiment = str(context.run_config.get("experiment", ""))
+def _find_plugins(context: Context, node: Node) -> None:
+    """Find modules next to the experiment: that of ``flwr run`` in a simulation, else that of the site's agreement."""
+    named = context.run_config.get("experiment") if is_simulated() else node.config.get("agreement")
+    experiment = str(named or "")
     folder = os.path.dirname(experiment)
     if os.path.isabs(experiment) and not is_run_folder(folder, context.run_config) and os.path.isfile(experiment):
         add_plugin_paths([folder])

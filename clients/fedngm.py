@@ -25,7 +25,7 @@ from fedgraph.clients.engine.node import Node
 from fedgraph.clients.engine.table_rows import Rows, TableRows
 from fedgraph.clients.engine.table_scores import TableScores
 from fedgraph.clients.engine.table_statistics import TableStatistics, loss_in_all
-from fedgraph.data import DataSource
+from fedgraph.data import SPLITS, DataSource
 from fedgraph.data.encoding import Encoding
 from fedgraph.data.schema import ExclusionReason, Schema, schema_as_json
 from fedgraph.data.tables import client_table_source
@@ -105,13 +105,19 @@ class FedNGMClient(Configured[FedNGMSettings]):
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:
         """Answer a message; called by the ClientApp."""
-        return cls(node, PhaseRequest.unpack(message.content)).reply().pack()
+        request = PhaseRequest.unpack(message.content)
+        served = cls(node, request)
+        # Keys and sums are asked for again when a client is lost, and sums count by their rows.
+        if request.phase not in ("keys", "sums"):
+            node.record(request.run, f"phase '{request.phase}' {request.round}", served.clients, message.content)
+        return served.reply().pack()
 
     def reply(self) -> PhaseReply:
         """Return the results of the phase for the clients of this node."""
         partition = self.node.partition()
         if not self.clients:
             return PhaseReply.empty(partition)
+        self._check_request()
         nothing, sums = torch.zeros(len(self.clients), 0), None
         if self.request.phase == "fit":
             texts, parameters = self.fit()
@@ -138,6 +144,24 @@ class FedNGMClient(Configured[FedNGMSettings]):
             sums=sums,
             excluded_columns=self.excluded_columns() if self.request.phase == "schema" else (),
         )
+
+    def _check_request(self) -> None:
+        """Raise ReplyError for features that a client has not named, and for rounds that there are not.
+
+        Raises ExperimentError for fewer rows than the site's agreement requires.
+        """
+        if not 1 <= self.request.round <= max(self.settings.rounds, 1):
+            raise ReplyError(f"round {self.request.round} of the request is outside of 1 to {self.settings.rounds}")
+        for name in self.clients:
+            table = self._held.tables[name]
+            self.node.check_rows(name, {split: len(table.rows(split)) for split in SPLITS})
+            if self.request.common is None:
+                continue
+            own = {feature.name: feature for feature in self._held.schema(name).features}
+            for feature in self.request.common.features:
+                known = own.get(feature.name)
+                if known is None or (known.is_number and not feature.is_number):
+                    raise ReplyError(f"the request names a feature that {name} has not, or not of this kind")
 
     # ---- phases ----------------------------------------------------------------------------------------------------
 
