@@ -123,6 +123,15 @@ class FederationOnThisMachine:
         )
         return self._start(command, self.folder / "homes" / site, ["--app-code"] if app_code else [])
 
+    def start_site(self, site: str, experiment: Path, *options: str) -> Running:
+        """Start the node of a site as the guide says: it answers ``experiment`` alone."""
+        own = self.credentials
+        command = [
+            *("fedgraph", "node", str(experiment), "--superlink", self.address, "--port", str(free_port())),
+            *("--root-certificates", str(own.authority), "--private-key", str(own.private_key(site)), "--verbose"),
+        ]
+        return self._start([*command, *options], self.folder / "homes" / site)
+
     def submit(self, run: RunFolder) -> Running:
         """Submit the experiment of a run folder, or continue it."""
         resume = shlex.quote(f"output.resume={run.path}")
@@ -147,7 +156,7 @@ class FederationOnThisMachine:
     def _start(self, command: list[str], home: Path, options: Sequence[str] = ()) -> Running:
         environment = flower_environment(home, **self._environment)
         # A supervised SuperLink would end, as its own programs refuse an expired certificate at once.
-        if command[0] != "flwr" and self._days > 0:
+        if command[0].startswith("flower-") and self._days > 0:
             command = ["fedgraph", "supervise", *options, *command]
         running = Running(start([program(command[0]), *command[1:]], environment, self.log, cwd=self.folder))
         self._stack.callback(running.end)
