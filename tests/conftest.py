@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from flwr.app import Array, Context, RecordDict
@@ -212,6 +213,27 @@ def patches_tables():
         "train": {"optimizer": "adam", "learning-rate": 0.01, "batch-size": 200, "local-epochs": 1, "workers": 1},
         "f3": {"epochs": 2, "learning-rates": [0.01], "draws": 2, "batch-size": 200, "workers": 1, "device": "cpu"},
     }
+
+
+@pytest.fixture(scope="session")
+def write_patients():
+    """``write_patients(path, rows)``: write a table of patients with what nobody is to learn, and return it."""
+
+    def write(path, rows):
+        random = np.random.default_rng(3)
+        table = pd.DataFrame(
+            {
+                "patient": [f"P{number:04d}" for number in range(rows)],
+                "age": random.uniform(20, 90, rows).round(1),
+                "salary": random.integers(1000, 99999, rows),
+                "hiv": np.where(random.random(rows) < 0.1, "positive", "negative"),
+                "long": np.where(random.random(rows) < 0.5, "yes", "no"),
+            }
+        )
+        table.to_csv(path, index=False)
+        return table
+
+    return write
 
 
 @pytest.fixture

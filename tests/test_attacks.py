@@ -7,8 +7,6 @@ experiments and in messages that the agreed ones do not need.
 import json
 import textwrap
 
-import numpy as np
-import pandas as pd
 import pytest
 import tomli_w
 
@@ -149,24 +147,6 @@ def dotted(key, value):
     return change
 
 
-@pytest.fixture(scope="module")
-def sites(tmp_path_factory):
-    """Four sites with the same table, each with an agreement on an experiment of another method, and one without."""
-    folder = tmp_path_factory.mktemp("attacks")
-    random = np.random.default_rng(3)
-    patients = pd.DataFrame(
-        {
-            "patient": [f"P{number:04d}" for number in range(ROWS)],
-            "age": random.uniform(20, 90, ROWS).round(1),
-            "salary": random.integers(1000, 99999, ROWS),
-            "hiv": np.where(random.random(ROWS) < 0.1, "positive", "negative"),
-            "long": np.where(random.random(ROWS) < 0.5, "yes", "no"),
-        }
-    )
-    patients.to_csv(folder / "mercy.csv", index=False)
-    return folder
-
-
 FORBIDDEN = {
     "a command": attack("f3", change=dotted("model", {"name": "scikit-learn", "estimator": "subprocess:Popen"})),
     "a function": attack("sfl", change=dotted("train.function", "os:system")),
@@ -203,7 +183,9 @@ FORBIDDEN = {
 
 @pytest.mark.process
 @pytest.mark.xdist_group("nodes")
-def test_a_hostile_server_gets_what_was_agreed_and_nothing_else(sites, tmp_path):
+def test_a_hostile_server_gets_what_was_agreed_and_nothing_else(write_patients, tmp_path):
+    table = tmp_path / "mercy.csv"
+    write_patients(table, ROWS)
     honest = {method: attack(method, tables(method)) for method in CLIENTS}
     again = attack("ipa", run="another", value=0.2)
     twice = attack("sfl", value=0.2)
@@ -214,9 +196,9 @@ def test_a_hostile_server_gets_what_was_agreed_and_nothing_else(sites, tmp_path)
         for method in CLIENTS:
             agreed = tmp_path / f"{method}.toml"
             agreed.write_text(tomli_w.dumps(tables(method)))
-            own = ["--client", "mercy", "--data", str(sites / "mercy.csv"), "--state-dir", str(tmp_path / method)]
+            own = ["--client", "mercy", "--data", str(table), "--state-dir", str(tmp_path / method)]
             nodes.append(federation.start_site(method, agreed, *own))
-        federation.start_node("nothing", {"clients": "mercy", "data": str(sites / "mercy.csv"), "agreement": ""})
+        federation.start_node("nothing", {"clients": "mercy", "data": str(table), "agreement": ""})
         app, wanted, out = tmp_path / "app", tmp_path / "attacks.json", tmp_path / "replies.json"
         for name, text in APP.items():
             app.mkdir(exist_ok=True)

@@ -3,8 +3,6 @@
 import json
 import sys
 
-import numpy as np
-import pandas as pd
 import pytest
 import tomli_w
 import torch
@@ -23,19 +21,8 @@ SFL = "fedgraph.clients.sfl:SFLClient"
 
 
 @pytest.fixture
-def patients(tmp_path):
-    random = np.random.default_rng(3)
-    table = pd.DataFrame(
-        {
-            "patient": [f"P{number:04d}" for number in range(ROWS)],
-            "age": random.uniform(20, 90, ROWS).round(1),
-            "salary": random.integers(1000, 99999, ROWS),
-            "hiv": np.where(random.random(ROWS) < 0.1, "positive", "negative"),
-            "long": np.where(random.random(ROWS) < 0.5, "yes", "no"),
-        }
-    )
-    table.to_csv(tmp_path / "mercy.csv", index=False)
-    return table
+def patients(tmp_path, write_patients):
+    return write_patients(tmp_path / "mercy.csv", ROWS)
 
 
 def stays(**tables):
