@@ -12,7 +12,7 @@ def test_without_private_layers_it_is_the_plain_client(one_node):
     w = node.model()
     reply = node.ask(1, {"parameters": w})
     assert torch.equal(reply.stacked["parameters"], node.cohort.train(w.expand(2, -1), 1).parameters)
-    assert not (node.node.state_dir / "run").exists()
+    assert not (node.node.state_dir / "runs").exists()
 
 
 def test_what_is_private_is_kept_and_completes_what_comes(one_node):

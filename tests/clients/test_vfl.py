@@ -220,7 +220,7 @@ def test_a_resumed_run_finds_the_models_as_they_were_after_the_step_it_goes_on_f
     assert torch.equal(node.step(3, keys, gradient, keys, keep_from=3), third)
     assert torch.equal(node.models(), models)
     node.step(4, keys, gradient, keys, keep_from=4)
-    files = list((node.folder / "run" / "vertical-0").rglob("round-*"))
+    files = list((node.folder / "runs" / "run" / "vertical-0").rglob("round-*"))
     assert sorted(file.name.split("-")[1] for file in files) == ["3", "4"], "no more is kept than may be asked for"
 
 

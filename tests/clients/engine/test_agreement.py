@@ -126,7 +126,7 @@ def test_anything_else_is_refused_by_the_name_of_the_key(tmp_path, patients, cap
     assert "this site has agreed to another experiment" in said
     assert f"{key} is " in said
     assert key in caplog.text, "on the node's own log too"
-    assert not (tmp_path / "state" / "run").exists()
+    assert not (tmp_path / "state" / "runs").exists()
 
 
 def part_of(tables):
