@@ -278,7 +278,7 @@ def test_the_strategy_that_is_wrapped_is_checked_too(digits_tables, run_experime
     name = "DifferentialPrivacyServerSideFixedClipping"
     for wrapped, message in (
         (None, r"strategy is the strategy to wrap: .flwr"),
-        ("builtins:int", "'builtins:int' is not a Flower Strategy class"),
+        ("builtins:int", "'builtins' is a module of Python itself"),
         ({"name": WRAPPED["strategy"], "fraction": 1}, "strategy has no key 'fraction'"),
         ({"name": f"{__name__}:OwnStart"}, "OwnStart overrides `start`"),
     ):
