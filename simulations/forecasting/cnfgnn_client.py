@@ -36,6 +36,8 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
         """See :class:`CohortClient`."""
         return "its clients train with embeddings of the graph network"
 
+    # Hidden states and gradients are asked for as trainings, as many as the server takes steps.
+    trainings_per_round: ClassVar[int | None] = None
     sends: ClassVar[tuple[str, ...]] = (
         "the parameters of each client's model, whenever it has trained",
         "when each client's windows start",
