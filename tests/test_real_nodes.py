@@ -25,8 +25,10 @@ def run_on_real_nodes(tables, tmp_path, nodes):
         if all(not site.startswith("site-") for site in sites):
             tables = {**tables, "clients": {"expect": sites, "public-keys": str(federation.credentials.public_keys)}}
         folder = RunFolder.create(parse_experiment(tables), tmp_path / "runs")
+        agreed = tmp_path / "agreed.toml"
+        agreed.write_text((folder.path / "experiment.toml").read_text() + "\n[agreement]\nleast-rows = 1\n")
         for site, config in zip(sites, nodes, strict=True):
-            federation.start_node(site, {"agreement": str(folder.path / "experiment.toml"), **config})
+            federation.start_node(site, {"agreement": str(agreed), **config})
         return folder, federation.run(folder)
 
 
