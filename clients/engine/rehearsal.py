@@ -73,13 +73,14 @@ def rehearse(
         raise IdentityError(f"{subject} hosts none of the expected clients{expected}")
     client_class = load_object(client, "[experiment] client", a_client)
     assignment.check_terms(client_class)
+    if not clients:
+        # Aggregators need no data.
+        return Rehearsal((), (), disclosure(experiment, client, node))
     source = node.source(assignment)
     if (check := getattr(client_class, "check_source", None)) is not None:
         check(source)
     stacked = issubclass(client_class, CohortClient)
-    if not clients:
-        lines: Iterator[str] = iter(())
-    elif isinstance(source, OwnerSource) and not stacked:
+    if isinstance(source, OwnerSource) and not stacked:
         lines = _describe_owners(source, clients, node)
     elif isinstance(source, ClientTableSource) and not stacked:
         lines = _describe_tables(source, clients, node)

@@ -109,16 +109,18 @@ An aggregator is a node that needs neither clients nor data; it is best run by a
 the owners' data. Each prints its fingerprint and starts::
 
     python -m fedgraph.privacy.secret /var/lib/fedgraph east
-    fedgraph supervise flower-supernode --root-certificates ca.crt --superlink server.example:8000 \\
-        --node-config 'aggregator="east" state-dir="/var/lib/fedgraph"'
+    fedgraph node secret.toml --root-certificates ca.crt --superlink server.example:8000 \\
+        --private-key east --state-dir /var/lib/fedgraph --config aggregator=east
 
 and likewise ``north`` and ``west``, on separate machines. The operators of nodes with owners obtain the three
 fingerprints, by telephone rather than through the server, and pin them::
 
-    fedgraph supervise flower-supernode --root-certificates ca.crt --superlink server.example:8000 \\
-        --node-config 'clients="mercy" aggregator-fingerprints="east=0f3a...,north=...,west=..."'
+    fedgraph node secret.toml --root-certificates ca.crt --superlink server.example:8000 \\
+        --private-key mercy --client mercy \\
+        --config aggregator-fingerprints=east=0f3a...,north=...,west=...
 
-The experiment has ``method = "f3-secret"`` and ``[f3-secret] run = "..."``, ``aggregators = 3``, ``threshold = 2``.
+The experiment, ``secret.toml``, has ``method = "f3-secret"`` and ``[f3-secret] run = "..."``, ``aggregators = 3``,
+``threshold = 2``.
 Back up ``state-dir``: without an aggregator's records, leaks of earlier requests are not considered, and without its
 key owners refuse it.
 """

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import tomli_w
 import torch
 from PIL import Image
 
@@ -111,11 +112,17 @@ def fused(shell: Shell) -> None:
     tables["data"] |= {"path": rows(0, 200).drop(columns="apgar"), "owners": {"bank": ["age"], "clinic": ["dose"]}}
     trained("people", "f3", **tables)
     rows(1).drop(columns="long").to_csv("new.csv", index=False)
+    secret = {
+        "experiment": {"method": "f3-secret"},
+        "f3-secret": {"run": "runs/people", "aggregators": 3, "threshold": 2},
+    }
+    data = {key: value for key, value in tables["data"].items() if key != "path"}
+    Path("secret.toml").write_text(tomli_w.dumps({**tables, "data": data, **secret}))
 
 
 def stays(shell: Shell) -> None:
     """Write the experiment of the guide to sites, and the files of its two sites."""
-    ((_, experiment),) = blocks(REPOSITORY / "docs/guides/sites.md", "toml")
+    (_, experiment), *_ = blocks(REPOSITORY / "docs/guides/sites.md", "toml")
     ((_, files),) = blocks(REPOSITORY / "docs/guides/sites.md", "python")
     for name in ("stays.toml", "EXPERIMENT.toml"):
         Path(name).write_text(experiment)
