@@ -184,6 +184,23 @@ def test_only_messages_of_the_experiment_are_answered(tmp_path, patients, fields
     assert f"{key} is" in Site(tmp_path, stays()).train(stays(), **fields)
 
 
+@pytest.mark.parametrize("entries", [[], ["experiment.rounds <= 9"], ["experiment.rounds"]])
+def test_there_are_no_rounds_before_the_first(tmp_path, patients, entries):
+    site = Site(tmp_path, {**stays(), "agreement": {"open": entries}})
+    for number in (0, -1, -(2**60)):
+        assert f"round {number} of the request is none" in site.train(stays(), number=number)
+    assert "round -1 of the request is none" in site.train(stays(), number=-1, train=False, evaluate=("test",))
+    assert site.train(stays(), number=0, train=False, evaluate=("test",)).metric_records["metrics"]
+
+
+def test_requests_of_a_method_of_phases_have_one_round():
+    tables = {"experiment": {"name": "x", "method": "simple-forecast"}, "data": {"set": "metr-la"}}
+    agreement = Agreement.of(parse_experiment({**tables, "model": {"name": "gru"}}))
+    agreement.check_message(WorkRequest(("773869",), 1, {}, train=False, evaluate=("test",)).pack())
+    with pytest.raises(ExperimentError, match="experiment.rounds is 1, and the run asks for 2"):
+        agreement.check_message(WorkRequest(("773869",), 2, {}, train=False, evaluate=("test",)).pack())
+
+
 def test_label_counts_leave_only_for_the_graph_that_needs_them(tmp_path, patients):
     assert "graph.source is" in Site(tmp_path, stays()).identify(stays(), label_counts=True)
     agreed = stays(graph={"source": "labels"})
