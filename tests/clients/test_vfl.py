@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import tomli_w
 import torch
 from flwr.app import Context, Message, RecordDict
 
@@ -258,7 +259,12 @@ def test_a_step_for_owners_of_other_nodes_is_refused(make):
 def test_a_step_that_is_agreed_to_is_taken_with_one_gradient(make, tmp_path):
     node = make()
     agreed = tmp_path / "agreed.toml"
-    agreed.write_text('[experiment]\nname = "x"\nmethod = "vfl"\n\n[data]\nset = "image-patches"\nimages = "digits"\ngrid = [2, 2]\n\n[model]\nname = "mlp"\n')
+    tables = {
+        "experiment": {"name": "x", "method": "vfl"},
+        "data": {"set": "image-patches", "images": "digits", "grid": [2, 2]},
+        "model": {"name": "mlp"},
+    }
+    agreed.write_text(tomli_w.dumps(tables))
     node.node = replace(node.node, config={**node.node.config, "agreement": str(agreed)})
     node.open()
     keys = node.data.keys[:9]

@@ -266,6 +266,23 @@ def test_few_rows_are_not_answered_about(tmp_path, patients):
     assert Site(tmp_path, without).identify(without) is None
 
 
+@pytest.mark.parametrize(("least", "told"), [(None, False), (4, True)])
+def test_few_rows_of_unseen_classes_are_not_told_of(tmp_path, patients, least, told):
+    tested = patients.head(12).assign(long=["new"] * 4 + ["no"] * 8)
+    tested.to_csv(tmp_path / "tested.csv", index=False)
+    data = {"categories": {"long": ["no", "yes", "new"]}, "test": "shared", "test-path": "tested.csv"}
+    agreed = stays(data=data, evaluation={"unseen-classes": True, "splits": ["test"]})
+    agreed["data"]["shares"] = [0.8, 0.2, 0.0]
+    limits = {"agreement": {"least-rows": least}} if least else {}
+    site = Site(tmp_path, {**agreed, **limits}, **{"data-dir": str(tmp_path)})
+    models = {"parameters": torch.zeros(1, 2 * 2 + 2 + 2 * 3 + 3)}
+    request = WorkRequest(
+        ("mercy",), 1, models, {}, ("test",), False, client=SFL, experiment=part_of(agreed), run="run"
+    )
+    (accuracy,) = site.ask(request, "evaluate").metric_records["metrics"]["test/accuracy-unseen"]
+    assert (accuracy == accuracy) == told
+
+
 def test_a_node_reads_its_own_files_whatever_a_request_names(tmp_path, patients):
     (tmp_path / "secret.csv").write_text("age,salary,long\n" + "1,2,yes\n3,4,no\n" * 30)
     agreed = stays(data={"path": str(tmp_path / "mercy.csv"), "client-column": "long"})
