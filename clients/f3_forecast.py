@@ -16,7 +16,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedgraph.algorithms.f3_forecast_settings import FITTED_ON, LATEST_READINGS, EncoderSettings, LaterWindowsSettings
+from fedgraph.algorithms.f3_forecast_settings import (
+    FITTED_ON,
+    LATEST_READINGS,
+    EncoderSettings,
+    F3ForecastSettings,
+    LaterWindowsSettings,
+)
 from fedgraph.clients.engine.base import CohortClient, evaluate_forecasts, evaluate_splits, examples_of
 from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS, CohortData, Preprocessing, SplitName
@@ -26,7 +32,7 @@ from fedgraph.experiment import Experiment
 from fedgraph.fusion.forecasting import NO_WINDOW
 from fedgraph.messages import WorkReply
 from fedgraph.models import ModelChoice, build, finite_rows, initial_model
-from fedgraph.support.errors import DataError, ReplyError
+from fedgraph.support.errors import DataError, ReplyError, quoted
 from fedgraph.support.files import run_state
 from fedgraph.training import ClientState, Cohort
 from fedgraph.training.forecasting import (
@@ -187,6 +193,8 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
         """Evaluate forecasts, received or computed from received embeddings, for each suffix of their names."""
         cohort, (kind, _) = self.cohort, self.settings.returned
         suffixes = {name.partition("/")[0].removeprefix(kind) for name in self.request.stacked if name.startswith(kind)}
+        if others := sorted(suffixes - self.assignment.method_as(F3ForecastSettings).graphs.keys()):
+            raise ReplyError(f"the request has {kind} over graphs for which the method does not ask: {quoted(others)}")
         metrics: dict[str, Tensor] = {}
         for suffix in sorted(suffixes):
             if self.settings.targets == "private":

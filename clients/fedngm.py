@@ -150,8 +150,9 @@ class FedNGMClient(Configured[FedNGMSettings]):
 
         Raises ExperimentError for fewer rows than the site's agreement requires.
         """
-        if not 1 <= self.request.round <= max(self.settings.rounds, 1):
-            raise ReplyError(f"round {self.request.round} of the request is outside of 1 to {self.settings.rounds}")
+        last = max(self.settings.rounds, 1) if self.request.phase == "fit" else 1
+        if not 1 <= self.request.round <= last:
+            raise ReplyError(f"round {self.request.round} of phase '{self.request.phase}' is outside of 1 to {last}")
         for name in self.clients:
             table = self._held.tables[name]
             self.node.check_rows(name, {split: len(table.rows(split)) for split in SPLITS})

@@ -22,7 +22,7 @@ from fedgraph.experiment import AgreementTable, Experiment, load_experiment
 from fedgraph.federation.grids import is_simulated
 from fedgraph.messages import KEEP_KEY, ROUND_KEY, unpacking_request
 from fedgraph.messages.frozen_layers import RECORD as FROZEN
-from fedgraph.support.errors import ExperimentError, IdentityError, RunError, similar
+from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError, RunError, similar
 from fedgraph.support.files import load_json, locked, private_folder, write_atomically
 from fedgraph.support.untrusted import in_short, read_json
 
@@ -66,7 +66,7 @@ class Agreement:
     client : dotted path of the client class.
     part : the nodes' part of the experiment.
     method : name of the method's table.
-    rounds : the last round; infinity for a method of phases, which has none.
+    rounds : the last round; of a method of phases 1, for its requests to train or evaluate.
     splits : splits on which models are evaluated.
     compares_peers : whether predictions of test examples may leave the node.
     label_counts : whether numbers of labels may leave the node.
@@ -77,7 +77,7 @@ class Agreement:
     client: str
     part: Mapping[str, Any]
     method: str
-    rounds: float
+    rounds: int
     splits: tuple[SplitName, ...]
     compares_peers: bool
     label_counts: bool
@@ -102,7 +102,7 @@ class Agreement:
             client=experiment.method.client_class,
             part=part,
             method=name,
-            rounds=head.rounds if _has_rounds(experiment.method.strategy_class) else math.inf,
+            rounds=head.rounds if _has_rounds(experiment.method.strategy_class) else 1,
             splits=tuple(evaluation.splits),
             compares_peers=evaluation.compare_peers,
             label_counts=experiment.graph.source == "labels",
@@ -135,15 +135,21 @@ class Agreement:
         return json.dumps({name: value for name, value in merged.items() if name in asked}, sort_keys=True)
 
     def check_message(self, content: RecordDict) -> None:
-        """Raise ExperimentError for predictions, splits, counts or rounds that the experiment does not ask for."""
+        """Raise ExperimentError for predictions, splits, counts or rounds that the experiment does not ask for.
+
+        Raises ReplyError for a round before the first one.
+        """
         config: Mapping[str, Any] = content.config_records.get("config", {})
+        works, first = "train" in config, int(bool(config.get("train")))
         with unpacking_request():
-            number, more = int(config.get(ROUND_KEY, 0)), sorted({*config.get("evaluate", ())} - {*self.splits})
+            number, more = int(config.get(ROUND_KEY, first)), sorted({*config.get("evaluate", ())} - {*self.splits})
+        if number < first:
+            raise ReplyError(f"round {number} of the request is none of a run")
         asked: dict[str, tuple[bool, Any, Any]] = {
             "graph.source": (bool(config.get("label-counts")) and not self.label_counts, None, "labels"),
             "evaluation.compare-peers": (bool(config.get("predict")) and not self.compares_peers, False, True),
             "evaluation.splits": (bool(more), list(self.splits), more),
-            "experiment.rounds": (number > self.rounds, self.rounds, number),
+            "experiment.rounds": (works and number > self.rounds, self.rounds, number),
         }
         differences = [
             (key, agreed, wanted)

@@ -42,16 +42,19 @@ _MOST = 1 << 22
 
 
 def evaluate_splits(
-    assignment: Assignment, cohort: Cohort, models: Tensor, splits: Iterable[SplitName]
+    assignment: Assignment, cohort: Cohort, models: Tensor, splits: Iterable[SplitName], least_unseen: int = 1
 ) -> dict[str, Tensor]:
-    """Evaluate models ``[clients, parameters]``; return metrics as ``<split>/<metric>``, each ``[clients]``."""
+    """Evaluate models ``[clients, parameters]``; return metrics as ``<split>/<metric>``, each ``[clients]``.
+
+    ``least_unseen`` : fewest examples of which the accuracy on classes without training examples is told.
+    """
     horizons, missing_as = assignment.horizons_of(cohort.data.task), assignment.missing_as
     unseen = assignment.unseen_classes
     return {
         f"{split}/{metric}": values
         for split in splits
         for metric, values in cohort.evaluate(
-            models, split, horizons, missing_as=missing_as, unseen_classes=unseen
+            models, split, horizons, missing_as=missing_as, unseen_classes=unseen, least_unseen=least_unseen
         ).items()
     }
 
@@ -368,7 +371,8 @@ class CohortClient(Configured[S]):
         models = self._measured_models
         if self.leaves_forecasts:
             self.leave_forecasts(self.cohort.predict(models, "test"))
-        return evaluate_splits(self.assignment, self.cohort, models, self.request.evaluate)
+        least = 1 if self.node.agreement is None else self.node.limits.least_rows
+        return evaluate_splits(self.assignment, self.cohort, models, self.request.evaluate, least)
 
     @property
     def leaves_forecasts(self) -> bool:

@@ -55,7 +55,8 @@ class Node:
     config : mapping
         The node config, with hyphens in its keys.
     data_dir : Path
-        Node config ``data-dir``, else ``FEDGRAPH_DATA``, else run config ``data-dir``, else the user's cache.
+        Node config ``data-dir``, else ``FEDGRAPH_DATA``, else in simulations run config ``data-dir``, which is the
+        server's, else the user's cache.
     state_dir : Path
         Node config ``state-dir``, else ``FEDGRAPH_STATE``, else a folder in the user's home.
     model_dir : Path
@@ -86,7 +87,9 @@ class Node:
         """Build the node of a message."""
         given = json.loads(os.environ.get(_CONFIG, "{}")) | dict(context.node_config)
         config = {key.replace("_", "-"): value for key, value in given.items()}
-        folder = config.get("data-dir") or os.environ.get("FEDGRAPH_DATA") or context.run_config.get("data-dir")
+        folder = config.get("data-dir") or os.environ.get("FEDGRAPH_DATA")
+        if not folder and is_simulated():
+            folder = context.run_config.get("data-dir")
         state_dir = state_folder(config)
         models = config.get("model-dir") or os.environ.get("FEDGRAPH_MODELS")
         model_dir = Path(str(models)).expanduser() if models else state_dir / "local-models"

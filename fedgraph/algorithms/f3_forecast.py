@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgraph.algorithms.f3_forecast_settings import FITTED_ON, F3ForecastSettings, graph_suffix
+from fedgraph.algorithms.f3_forecast_settings import FITTED_ON, F3ForecastSettings
 from fedgraph.algorithms.forecasts import ForecastAlgorithm, StackedReplies, build_outcome, exchanged
 from fedgraph.algorithms.phases import Identified, Outcome, Phase, PhaseRun
 from fedgraph.data import SPLITS, SplitName
@@ -107,7 +107,7 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
                 self.settings.over(graph), windows["train"], windows["validation"], adjacency, run.seed,
                 partial(_report_step, run, f"fusion{suffix}"),
             )
-            for suffix, graph in self._graphs().items()
+            for suffix, graph in self.settings.graphs.items()
         }  # fmt: skip
         main = fits[""]
         measured = yield from self._evaluate(run, clients, sent, fits, windows)
@@ -124,7 +124,7 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         by = "its own network from its embedding and the one that the server predicts"
         if self.settings.targets == "shared":
             by = "the server's network"
-        over = {suffix: _OVER[graph] for suffix, graph in self._graphs().items()}
+        over = {suffix: _OVER[graph] for suffix, graph in self.settings.graphs.items()}
         measured_on = (
             f"{len(names)} clients, each forecast by {by}, {over.pop('')}; own model (-local): by the client's "
             "own encoder alone"
@@ -136,11 +136,6 @@ class F3Forecast(ForecastAlgorithm[F3ForecastSettings]):
         return build_outcome(
             clients, measured, measured_on, metrics, parameters=parameters, facts=facts, arrays=state, files=files
         )
-
-    def _graphs(self) -> dict[str, OwnerGraph]:
-        """The graphs over which networks are fitted; keys are the endings of the names of their errors."""
-        controls = {graph_suffix(graph): graph for graph in self.settings.controls if graph != self.settings.graph}
-        return {"": self.settings.graph, **controls}
 
     # ---- exchanges -------------------------------------------------------------------------------------------------
 

@@ -67,6 +67,12 @@ class F3ForecastSettings(ForecastFusionSettings, EncoderSettings):
 
     encoders: str | None = None
 
+    @property
+    def graphs(self) -> dict[str, OwnerGraph]:
+        """The graphs over which networks are fitted; keys are the endings of the names of their errors."""
+        controls = {graph_suffix(graph): graph for graph in self.controls if graph != self.graph}
+        return {"": self.graph, **controls}
+
 
 class LaterWindowsSettings(EncoderSettings):
     """The settings that clients need to forecast later windows.

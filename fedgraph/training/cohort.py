@@ -249,6 +249,7 @@ class Cohort:
         batch_size: int = EVALUATION_BATCH,
         missing_as: float | None = None,
         unseen_classes: bool = False,
+        least_unseen: int = 1,
     ) -> dict[str, Tensor]:
         """Compute metrics of every client's model on its own examples.
 
@@ -273,13 +274,15 @@ class Cohort:
             ``rmse-unmasked``, also at each step.
         unseen_classes : bool
             Whether to add ``accuracy-unseen``, of examples of classes without training examples at the client.
+        least_unseen : int
+            Fewest such examples of which it is told; NaN for clients with fewer.
         """
         self._check(parameters)
 
         def measure(block: slice) -> dict[str, Tensor]:
             mean, std = self.data.mean[block].to(self.device), self.data.std[block].to(self.device)
             unseen = self._unseen(block) if unseen_classes else None
-            sums = tally(self.data.task, mean, std, horizons, missing_as, unseen)
+            sums = tally(self.data.task, mean, std, horizons, missing_as, unseen, least_unseen)
             for batch in self._outputs(parameters, split, block, batch_size):
                 sums.add(*batch)
             return {name: values.cpu() for name, values in sums.result().items()}

@@ -66,8 +66,8 @@ class ClassificationTally:
     predictions; with more it is the mean over those classes that occur in the client's targets or predictions.
     """
 
-    def __init__(self, task: TaskSpec, unseen: Tensor | None = None) -> None:
-        self.task, self.unseen = task, unseen
+    def __init__(self, task: TaskSpec, unseen: Tensor | None = None, least_unseen: int = 1) -> None:
+        self.task, self.unseen, self.least_unseen = task, unseen, least_unseen
         self.sums: Tensor | float = 0.0
         self.counts: Tensor | float = 0.0
         self._broken = _Broken()
@@ -92,7 +92,9 @@ class ClassificationTally:
         f1 = mean_f1(found, predicted + present)
         metrics = {"accuracy": correct / count, "loss": loss / count, "f1": f1.where(count > 0, math.nan)}
         if self.unseen is not None:
-            metrics["accuracy-unseen"] = (found * self.unseen).sum(1) / (present * self.unseen).sum(1)
+            number = (present * self.unseen).sum(1)
+            accuracy = (found * self.unseen).sum(1) / number
+            metrics["accuracy-unseen"] = accuracy.where(number >= self.least_unseen, math.nan)
         return self._broken.left_out(metrics)
 
 
@@ -103,8 +105,8 @@ class PositiveClassTally(ClassificationTally):
     classes; the precision of a class that is never predicted is 0, and so is the recall of one that never occurs.
     """
 
-    def __init__(self, task: TaskSpec, unseen: Tensor | None = None) -> None:
-        super().__init__(task, unseen)
+    def __init__(self, task: TaskSpec, unseen: Tensor | None = None, least_unseen: int = 1) -> None:
+        super().__init__(task, unseen, least_unseen)
         self.ranked: list[Tensor] = []
 
     def add(self, outputs: Tensor, targets: Tensor, weights: Tensor, present: Tensor | None = None) -> None:
@@ -244,15 +246,17 @@ def tally(
     horizons: Sequence[int] = (),
     missing_as: float | None = None,
     unseen: Tensor | None = None,
+    least_unseen: int = 1,
 ) -> Tally:
     """Return an empty tally of the metrics of ``task`` for clients whose scaling is ``mean`` and ``std``.
 
-    ``unseen``, bool ``[clients, classes]``, are classes whose examples also count by themselves.
+    ``unseen``, bool ``[clients, classes]``, are classes whose examples also count by themselves, if a client has
+    ``least_unseen`` of them.
     """
     if task.positive is not None and not horizons:
-        return PositiveClassTally(task, unseen)
+        return PositiveClassTally(task, unseen, least_unseen)
     if task.kind == "classification" and not horizons:
-        return ClassificationTally(task, unseen)
+        return ClassificationTally(task, unseen, least_unseen)
     return ErrorTally(task, mean, std, horizons, missing_as)
 
 

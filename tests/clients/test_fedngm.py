@@ -243,6 +243,16 @@ def test_requests_without_what_they_need_are_refused(ask, common):
         ask("fit", common=common)
 
 
+def test_only_fits_have_rounds(ask, common, table_tables):
+    table_tables["fedngm"] |= {"rounds": 3, "global-model": "average"}
+    graph = FeatureGraph(COMMON, (("height", "weight"),))
+    parameters = ask("fit", common=common, graph=graph).parameters[:1]
+    assert ask("fit", common=common, graph=graph, parameters=parameters, round=3).parameters.shape[0] == 3
+    for phase, number in (("fit", 4), ("fit", 0), ("graph", 2), ("schema", 2), ("finish", 3), ("statistics", 2)):
+        with pytest.raises(ReplyError, match=f"round {number} of phase '{phase}' is outside"):
+            ask(phase, common=common, graph=graph, parameters=parameters, round=number)
+
+
 def test_pooling_needs_everybody(ask, common, table_tables):
     table_tables["fedngm"]["global-model"] = "pooled"
     graph = FeatureGraph(COMMON, ())

@@ -1,6 +1,9 @@
 """One node of vertical federated learning: its owners' models learn from gradients of their embeddings."""
 
+from dataclasses import replace
+
 import pytest
+import tomli_w
 import torch
 from flwr.app import Context, Message, RecordDict
 
@@ -251,3 +254,23 @@ def test_a_step_for_owners_of_other_nodes_is_refused(make):
     )  # fmt: skip
     with pytest.raises(IdentityError, match="does not host owner patch-1-1"):
         VerticalClient.handle(Message(request.pack(), 1, "train"), node.node)
+
+
+def test_a_step_that_is_agreed_to_is_taken_with_one_gradient(make, tmp_path):
+    node = make()
+    agreed = tmp_path / "agreed.toml"
+    tables = {
+        "experiment": {"name": "x", "method": "vfl"},
+        "data": {"set": "image-patches", "images": "digits", "grid": [2, 2]},
+        "model": {"name": "mlp"},
+    }
+    agreed.write_text(tomli_w.dumps(tables))
+    node.node = replace(node.node, config={**node.node.config, "agreement": str(agreed)})
+    node.open()
+    keys = node.data.keys[:9]
+    gradient = torch.ones(2, 9, HIDDEN)
+    node.step(1, (), gradient[:, :0], keys)
+    second = node.step(2, keys, gradient, keys)
+    assert torch.equal(node.step(2, keys, gradient, keys, keep_from=1), second)
+    with pytest.raises(ExperimentError, match="a request for step 2 once in a run"):
+        node.step(2, keys, -gradient, keys)

@@ -214,6 +214,19 @@ def test_readings_profiles_and_test_targets_stay_with_their_client(tables, run_e
     assert not scales & everything
 
 
+def test_forecasts_over_other_graphs_than_those_asked_for_are_not_measured(tables, run_experiment):
+    tables["f3-forecast"]["controls"] = ["none"]
+
+    def client(message, context):
+        stacked = message.content.array_records.get("stacked", {})
+        if "forecasts-no-graph/test" in stacked:
+            stacked["forecasts-17/test"] = stacked["forecasts-no-graph/test"]
+        return client_app(message, context)
+
+    with pytest.raises(FedgraphError, match="forecasts over graphs for which the method does not ask: '-17'"):
+        run_experiment(tables, nodes=1, client=client)
+
+
 def training_of(partition):
     """Messages that have the clients of a partition train."""
     return lambda message, context: (

@@ -184,6 +184,23 @@ def test_only_messages_of_the_experiment_are_answered(tmp_path, patients, fields
     assert f"{key} is" in Site(tmp_path, stays()).train(stays(), **fields)
 
 
+@pytest.mark.parametrize("entries", [[], ["experiment.rounds <= 9"], ["experiment.rounds"]])
+def test_there_are_no_rounds_before_the_first(tmp_path, patients, entries):
+    site = Site(tmp_path, {**stays(), "agreement": {"open": entries}})
+    for number in (0, -1, -(2**60)):
+        assert f"round {number} of the request is none" in site.train(stays(), number=number)
+    assert "round -1 of the request is none" in site.train(stays(), number=-1, train=False, evaluate=("test",))
+    assert site.train(stays(), number=0, train=False, evaluate=("test",)).metric_records["metrics"]
+
+
+def test_requests_of_a_method_of_phases_have_one_round():
+    tables = {"experiment": {"name": "x", "method": "simple-forecast"}, "data": {"set": "metr-la"}}
+    agreement = Agreement.of(parse_experiment({**tables, "model": {"name": "gru"}}))
+    agreement.check_message(WorkRequest(("773869",), 1, {}, train=False, evaluate=("test",)).pack())
+    with pytest.raises(ExperimentError, match="experiment.rounds is 1, and the run asks for 2"):
+        agreement.check_message(WorkRequest(("773869",), 2, {}, train=False, evaluate=("test",)).pack())
+
+
 def test_label_counts_leave_only_for_the_graph_that_needs_them(tmp_path, patients):
     assert "graph.source is" in Site(tmp_path, stays()).identify(stays(), label_counts=True)
     agreed = stays(graph={"source": "labels"})
@@ -247,6 +264,23 @@ def test_few_rows_are_not_answered_about(tmp_path, patients):
     assert Site(tmp_path, {**few, "agreement": {"least-rows": 6}}).identify(few) is None
     without = {**few, "evaluation": {"splits": ["test"]}}
     assert Site(tmp_path, without).identify(without) is None
+
+
+@pytest.mark.parametrize(("least", "told"), [(None, False), (4, True)])
+def test_few_rows_of_unseen_classes_are_not_told_of(tmp_path, patients, least, told):
+    tested = patients.head(12).assign(long=["new"] * 4 + ["no"] * 8)
+    tested.to_csv(tmp_path / "tested.csv", index=False)
+    data = {"categories": {"long": ["no", "yes", "new"]}, "test": "shared", "test-path": "tested.csv"}
+    agreed = stays(data=data, evaluation={"unseen-classes": True, "splits": ["test"]})
+    agreed["data"]["shares"] = [0.8, 0.2, 0.0]
+    limits = {"agreement": {"least-rows": least}} if least else {}
+    site = Site(tmp_path, {**agreed, **limits}, **{"data-dir": str(tmp_path)})
+    models = {"parameters": torch.zeros(1, 2 * 2 + 2 + 2 * 3 + 3)}
+    request = WorkRequest(
+        ("mercy",), 1, models, {}, ("test",), False, client=SFL, experiment=part_of(agreed), run="run"
+    )
+    (accuracy,) = site.ask(request, "evaluate").metric_records["metrics"]["test/accuracy-unseen"]
+    assert (accuracy == accuracy) == told
 
 
 def test_a_node_reads_its_own_files_whatever_a_request_names(tmp_path, patients):

@@ -31,6 +31,8 @@ def test_data_folder_comes_from_node_then_environment_then_run(monkeypatch):
     assert Node.of(context(run, data_dir="/node")).data_dir == Path("/node")
     assert Node.of(context(run)).data_dir == Path("/environment")
     monkeypatch.delenv("FEDGRAPH_DATA")
+    assert Node.of(context(run)).data_dir == Path.home() / ".cache" / "fedgraph" / "data", "the run is another's"
+    monkeypatch.setattr(node_module, "is_simulated", lambda: True)
     assert Node.of(context(run)).data_dir == Path("/run")
     assert Node.of(context({"data-dir": ""})).data_dir == Path.home() / ".cache" / "fedgraph" / "data"
 
