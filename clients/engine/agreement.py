@@ -192,6 +192,8 @@ class Agreement:
         return agreed
 
     def _is_open(self, key: str, asked: Any) -> bool:
+        if isinstance(asked, str) and ":" in asked and key not in self.bounds:
+            return False  # code is opened by its own key alone
         parts = key.split(".")
         for entry in (".".join(parts[: end + 1]) for end in range(len(parts))):
             if entry in self.bounds:

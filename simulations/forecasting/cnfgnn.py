@@ -174,7 +174,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
         size = self.own_model(clients.facts).context_size
         stacked = {f"windows/{split}": windows for split, windows in places.items()}
         shapes = {f"hidden/{split}": (windows.shape[1], size) for split, windows in places.items()}
-        answers = yield Ask(stacked, {"parameters": self.readout(clients, state)}, shapes, number=number)
+        answers = yield Ask(stacked, {"parameters": self.readout(clients, state)}, shapes, number=max(1, number))
         found: Places = {}
         for split, windows in places.items():
             found[split] = torch.zeros(*windows.shape, size)
@@ -187,7 +187,7 @@ class CNFGNN(GlobalModel[CNFGNNSettings]):
         room = {split: clients.facts.room(split) for split in SPLITS}
         shapes = {f"starts/{split}": (count,) for split, count in room.items()}
         shared = {"examples": torch.tensor(list(room.values()))}
-        answers = yield Ask({}, shared, shapes, types=dict.fromkeys(shapes, "int64"), number=number)
+        answers = yield Ask({}, shared, shapes, types=dict.fromkeys(shapes, "int64"), number=max(1, number))
         found: Places = {}
         for split in SPLITS:
             starts = matrix(answers.tensors[f"starts/{split}"])

@@ -225,6 +225,7 @@ def test_a_client_trains_once_in_a_round(tmp_path, patients):
         (["train.learning-rate"], {"train": {"learning-rate": 3.0}}, None),
         (["train"], {"train": {"learning-rate": 3.0, "batch-size": 7}}, None),
         (["train.learning-rate <= 0.5"], {"train": {"learning-rate": 0.5}}, None),
+        (["train"], {"train": {"function": "their_training:train"}}, "train.function"),
         (["train.learning-rate <= 0.5"], {"train": {"learning-rate": 0.6}}, "train.learning-rate"),
         (["train.batch-size >= 16"], {"train": {"batch-size": 8}}, "train.batch-size"),
         (["train.learning-rate"], {"train": {"batch-size": 8}}, "train.batch-size"),
