@@ -20,8 +20,8 @@ class StockClient(CohortClient):
 
     terms: ClassVar[frozenset[str]] = frozenset(STOCK_TERMS)
     sends: ClassVar[tuple[str, ...]] = (
-        "if the strategy only averages (FedAvg, FedProx, FedAdam and similar), the mean of its clients' models, "
-        "weighted by training examples; else the parameters of each client's model",
+        "the parameters of each client's model; where the strategy only averages (FedAvg, FedProx, FedAdam and similar) "
+        "and the server asks for no more, the mean of its clients' models",
     )
 
     @property
