@@ -11,6 +11,7 @@ import pytest
 import tomli_w
 
 from fedgraph.experiment import parse_experiment
+from fedgraph.runs import RunFolder
 from fedgraph.simulations.benchmarks.real_nodes import FederationOnThisMachine
 
 ROWS = 60
@@ -216,3 +217,31 @@ def test_a_hostile_server_gets_what_was_agreed_and_nothing_else(write_patients, 
         assert sum("has agreed to no experiment" in reply for reply in replies[name]) == 1
         refused = [reply for reply in replies[name] if "has agreed to no experiment" not in reply]
         assert not any("P00" in reply and "patient" not in name for reply in refused), refused
+
+
+@pytest.mark.process
+@pytest.mark.xdist_group("nodes")
+def test_a_changed_experiment_is_refused_read_and_agreed_to(write_patients, tmp_path):
+    table, agreed = tmp_path / "mercy.csv", tmp_path / "stays.toml"
+    write_patients(table, ROWS)
+    agreed.write_text(tomli_w.dumps(tables("sfl")))
+    changed = tables("sfl", train={"batch-size": 7}, experiment={"name": "changed", "wait": 5.0})
+    own = ["--client", "mercy", "--data", str(table), "--state-dir", str(tmp_path / "state")]
+    with FederationOnThisMachine(tmp_path / "federation", ["mercy"]) as federation:
+        node = federation.start_site("mercy", agreed, *own)
+        folder = RunFolder.create(parse_experiment(changed), tmp_path / "runs")
+        said = federation.run(folder)
+        assert not folder.is_finished
+        why = "this site has agreed to another experiment: train.batch-size is 32, and the run asks for 7"
+        assert f"refused: {why}" in said, "on the node's log"
+        assert said.count(why) > 1, "on the server's log too"
+        node.end()
+        agreed.write_text(tomli_w.dumps(changed))
+        assert federation.start_site("mercy", agreed, *own).process.wait(60) == 1, "nobody has agreed to it"
+        said = federation.log.read_text(errors="replace")
+        assert "train.batch-size: 32, now 7" in said
+        assert "accept it with --agree" in said
+        federation.start_site("mercy", agreed, *own, "--agree")
+        again = RunFolder.create(parse_experiment(changed), tmp_path / "runs")
+        said = federation.run(again)
+        assert again.is_finished, said[-4000:]
