@@ -21,6 +21,7 @@ GIVEN = {
     "FEDGRAPH_CLIENTS": "mercy",
     "FEDGRAPH_CA": "/srv/ca.crt",
     "FEDGRAPH_KEY": "/srv/mercy",
+    "FEDGRAPH_EXPERIMENT": "/srv/visits.toml",
     "FEDGRAPH_DATA": "/srv/data",
 }
 # Flower's own parsers; a release that moves them leaves the run at the end of this file, which needs none of them.
@@ -46,7 +47,12 @@ def filled(text, variables):
 
 
 def compose(name, **variables):
-    return yaml.safe_load(filled((DOCKER / f"{name}.yaml").read_text(), variables))
+    """A compose file, with commands as lists, which Compose makes of strings as a shell does."""
+    whole = yaml.safe_load(filled((DOCKER / f"{name}.yaml").read_text(), variables))
+    for service in whole["services"].values():
+        if isinstance(service.get("command"), str):
+            service["command"] = shlex.split(service["command"])
+    return whole
 
 
 ONE_HOST, SERVER, SITE = compose("compose"), compose("server"), compose("site", **GIVEN)
@@ -169,10 +175,14 @@ def test_everything_is_encrypted_and_nodes_prove_who_they_are():
     for service in SUPERLINKS:
         told = parse(service["command"])
         assert all(told[key] for key in ("certificate", "key", "authority", "public_keys"))
-    for service in [*NODES.values(), SITE_NODE]:
+    for service in NODES.values():
         told = parse(service["command"])
         assert told["root_certificates"]
         assert told["auth_supernode_private_key"]
+    told = parse(SITE_NODE["command"])
+    assert told["root_certificates"]
+    assert told["private_key"]
+    assert not told["insecure"]
 
 
 def test_nodes_and_host_meet_the_superlink_at_its_port():
@@ -229,20 +239,21 @@ def test_the_nodes_host_every_client_once(told_config):
     assert sorted(hosted) == known
 
 
-def test_a_site_says_who_it_is_and_proves_it_with_its_key(told_config):
-    told = parse(SITE_NODE["command"])
+def test_a_site_answers_its_own_experiment_and_proves_who_it_is_with_its_key():
+    told, mounted = parse(SITE_NODE["command"]), mounts(SITE_NODE)
     assert told["superlink"] == GIVEN["FEDGRAPH_SERVER"]
-    assert mounts(SITE_NODE)[told["root_certificates"]][1] == GIVEN["FEDGRAPH_CA"]
-    assert mounts(SITE_NODE)[told["auth_supernode_private_key"]][1] == GIVEN["FEDGRAPH_KEY"]
-    assert mounts(SITE_NODE)[image_environment()["FEDGRAPH_DATA"]] == ("bind", GIVEN["FEDGRAPH_DATA"], True)
-    assert told_config(told["node_config"]) == {
-        "clients": "mercy",
-        "private-key": told["auth_supernode_private_key"],
-    }
-    more = compose("site", **GIVEN, FEDGRAPH_NODE_CONFIG='data="visits.csv" most-messages=9')["services"]["node"]
-    config = told_config(parse(more["command"])["node_config"])
-    assert config["data"] == "visits.csv"
-    assert config["most-messages"] == 9
+    assert mounted[told["experiment"]] == ("bind", GIVEN["FEDGRAPH_EXPERIMENT"], True)
+    assert mounted[str(told["root_certificates"])][1] == GIVEN["FEDGRAPH_CA"]
+    assert mounted[str(told["private_key"])][1] == GIVEN["FEDGRAPH_KEY"]
+    assert mounted[image_environment()["FEDGRAPH_DATA"]] == ("bind", GIVEN["FEDGRAPH_DATA"], True)
+    assert list(told["config"]) == ["clients=mercy"]
+    assert not told["agreed"], "a changed experiment waits for a person"
+    options = "--data /data/visits.csv --config full-errors=1 --check --agree"
+    told = parse(compose("site", **GIVEN, FEDGRAPH_NODE_OPTIONS=options)["services"]["node"]["command"])
+    assert str(told["data"]) == "/data/visits.csv"
+    assert list(told["config"]) == ["clients=mercy", "full-errors=1"]
+    assert told["check"]
+    assert told["agreed"]
     for name in GIVEN:
         with pytest.raises(AssertionError, match=f"{name} must be given"):
             compose("site", **{**GIVEN, name: ""})
