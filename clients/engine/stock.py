@@ -20,8 +20,8 @@ class StockClient(CohortClient):
 
     terms: ClassVar[frozenset[str]] = frozenset(STOCK_TERMS)
     sends: ClassVar[tuple[str, ...]] = (
-        "the parameters of each client's model; where the strategy only averages (FedAvg, FedProx, FedAdam and similar) "
-        "and the server asks for no more, the mean of its clients' models",
+        "the parameters of each client's model; where the strategy only averages (FedAvg, FedProx, FedAdam and "
+        "similar) and the server asks for no more, the mean of its clients' models",
     )
 
     @property

@@ -210,7 +210,8 @@ def _node_config(
             node_config[key] = str(place.expanduser().absolute())
             if key in ("data", "data-dir", "model", "private-key") and "{" not in place.name and not place.exists():
                 raise ExperimentError(f"--{key}: {place} does not exist")
-    return node_config | {key: _number_or_text(value) for key, value in pairs("--config", others).items()}
+    given = pairs("--config", others)
+    return node_config | {key: text if key == "clients" else _number_or_text(text) for key, text in given.items()}
 
 
 def pairs(option: str, entries: Sequence[str]) -> dict[str, str]:
