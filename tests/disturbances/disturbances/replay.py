@@ -146,6 +146,11 @@ class Method:
     opening: int = 0
     first: Path = Path()
 
+    @property
+    def agreed(self) -> Path:
+        """The experiment as sites agree to it."""
+        return self.folder / "agreed.toml"
+
     @classmethod
     def recorded(cls, name: str, folder: Path) -> Method:
         """Run the experiment undisturbed."""
@@ -167,6 +172,8 @@ class Method:
         method = cls(name, folder, tables, grid, opening=len(configs))
         first = method.run()
         method.first = first
+        text = (first / "experiment.toml").read_text()
+        method.agreed.write_text(text + "\n[agreement]\nleast-rows = 1\n")
         # Where inference goes on from another run, its name is part of the question.
         grid.run_name = "" if before is not None else first.name
         method.replies = grid.told

@@ -172,8 +172,6 @@ def watched_files() -> Iterator[set[str]]:
 
 def node_of(method: Method) -> Replay:
     """The nodes of a recorded run as they are at sites, which have agreed to its experiment."""
-    agreed = method.folder / "agreed.toml"
-    agreed.write_text((method.first / "experiment.toml").read_text() + "\n[agreement]\nleast-rows = 1\n")
     for context in method.grid.contexts.values():
-        context.node_config["agreement"] = str(agreed)
+        context.node_config["agreement"] = str(method.agreed)
     return method.grid
