@@ -10,11 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from fedgraph.data.preprocessing import Answering, AnsweringOfGraphs
+from fedgraph.support.checksums import as_stored
 from fedgraph.support.errors import RunError
-from fedgraph.support.files import replacing, write_tensors
+from fedgraph.support.files import replacing
 
 _OPSET = 17
 
@@ -45,7 +47,8 @@ def export(module: Answering | AnsweringOfGraphs, file: Path, about: dict[str, s
     metadata = {**about, "task": json.dumps(task)}
     if file.suffix == ".safetensors":
         scaling = "none" if task["level"] else _SCALING
-        write_tensors(file, module.state_dict(), {**metadata, "scaling": scaling}, private=False)
+        with replacing(file) as temporary:
+            save_file(as_stored(module.state_dict()), temporary, {**metadata, "scaling": scaling})
     elif file.suffix == ".onnx":
         if isinstance(module, AnsweringOfGraphs):
             raise RunError("models of graphs cannot be exported to ONNX: use .safetensors instead")

@@ -15,8 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-CHECKSUM = "checksum"
-"""Key of the metadata of a file."""
+METADATA = "fedgraph"
+"""The one key of the metadata of a file: safetensors writes several keys in any order, and so other bytes each time."""
+
+_CHECKSUM = "checksum"
 
 DAMAGED = "its content does not fit its checksum: it is damaged"
 
@@ -37,18 +39,28 @@ def as_stored(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def with_checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> dict[str, str]:
-    """Return the metadata of a file with the checksum of both."""
+    """Return the metadata of a file, with the checksum of both, under one key."""
+    return {METADATA: json.dumps({**metadata, _CHECKSUM: _checksum_of(tensors, metadata)})}
+
+
+def verified(tensors: Mapping[str, Tensor], stored: Mapping[str, str]) -> dict[str, str]:
+    """Return the metadata without the checksum. Raises ValueError if a file is damaged.
+
+    Files of older versions have no checksum, and are not checked.
+    """
+    if METADATA not in stored:
+        return dict(stored)
+    metadata = json.loads(stored[METADATA])
+    if not isinstance(metadata, dict) or metadata.pop(_CHECKSUM, None) != _checksum_of(tensors, metadata):
+        raise ValueError(DAMAGED)
+    return metadata
+
+
+def _checksum_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
     total = zlib.crc32(json.dumps(dict(metadata), sort_keys=True).encode())
     for name in sorted(tensors):
         total = checksum(as_bytes(tensors[name]), zlib.crc32(described(name, tensors[name]), total))
-    return {**metadata, CHECKSUM: f"{total:08x}"}
-
-
-def verify(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Raise ValueError if a file is damaged; files of older versions have no checksum, and are not checked."""
-    others = {key: text for key, text in metadata.items() if key != CHECKSUM}
-    if CHECKSUM in metadata and metadata != with_checksum(tensors, others):
-        raise ValueError(DAMAGED)
+    return f"{total:08x}"
 
 
 def checksum(content: NDArray[np.uint8], start: int = 0) -> int:

@@ -28,7 +28,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedgraph.support.checksums import as_stored, verify, with_checksum
+from fedgraph.support.checksums import as_stored, verified, with_checksum
 from fedgraph.support.errors import DataError, DiskError, RunError
 
 _UNFINISHED = ".part"
@@ -247,12 +247,10 @@ def load_state(path: Path) -> State:
     return restored
 
 
-def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None, private: bool = True
-) -> None:
-    """Write a safetensors file with a checksum atomically; see :func:`replacing` for ``private``."""
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write a private safetensors file with a checksum, atomically."""
     stored = as_stored(tensors)
-    with replacing(path, private) as temporary:
+    with replacing(path, private=True) as temporary:
         # Directly from the tensors to the file: gathering the bytes first is several times slower.
         save_file(stored, temporary, with_checksum(stored, metadata or {}))
 
@@ -265,13 +263,12 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """
     try:
         with safe_open(str(path), framework="pt") as stream:
-            metadata = stream.metadata() or {}
+            stored = stream.metadata() or {}
             # A clone is aligned as in a run without a stop.
             tensors = {name: stream.get_tensor(name).clone() for name in stream.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(str(error)) from None
-    verify(tensors, metadata)
-    return tensors, metadata
+    return tensors, verified(tensors, stored)
 
 
 def load_json(path: Path) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedgraph.support.checksums import DAMAGED, as_bytes, as_stored, checksum, described
+from fedgraph.support.checksums import DAMAGED, METADATA, as_bytes, as_stored, checksum, described
 from fedgraph.support.errors import RunError
-from fedgraph.support.files import replacing
+from fedgraph.support.files import json_object, replacing
 
 _CLIENTS = "clients"
 _CHECKSUMS = "checksums"
@@ -33,7 +33,7 @@ def write_rows(path: Path, clients: Sequence[str], stacked: Mapping[str, Tensor]
     sums = {name: _sums(tensor, _rows_of_block(tensor), _seed(names, name, tensor)) for name, tensor in stored.items()}
     with replacing(path, private=True) as temporary:
         # Directly from the tensors to the file: gathering the bytes first is several times slower.
-        save_file(stored, temporary, metadata={_CLIENTS: names, _CHECKSUMS: json.dumps(sums)})
+        save_file(stored, temporary, metadata={METADATA: json.dumps({_CLIENTS: list(clients), _CHECKSUMS: sums})})
 
 
 def read_clients(path: Path) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ def read_rows(
         if not wanted <= found:
             raise _mismatch(path, f"holds {sorted(found)}, needed are {sorted(wanted)}")
         # Files of older versions have no checksums, and are not checked.
-        checksums = json.loads(stream.metadata().get(_CHECKSUMS, "null"))
+        checksums = _head(stream).get(_CHECKSUMS)
         rows = {}
         for name, row in like.items():
             kept = stream.get_slice(name)
@@ -83,7 +83,7 @@ def _checked_rows(stream: Any, name: str, positions: Sequence[int], sums: Sequen
     parts = [kept[part.start * height : min(count, part.stop * height)] for part in _runs(blocks)]
     read = torch.cat(parts) if parts else first[:0]
     if sums is not None:
-        seed = _seed(stream.metadata()[_CLIENTS], name, first)
+        seed = _seed(json.dumps(_head(stream)[_CLIENTS]), name, first)
         if _sums(read, height, seed, blocks) != [sums[block] for block in blocks]:
             raise ValueError(DAMAGED)
     if list(positions) == list(range(count)):
@@ -125,10 +125,17 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _clients_of(stream: Any) -> tuple[str, ...]:
-    clients = json.loads((stream.metadata() or {}).get(_CLIENTS, "null"))
+    clients = _head(stream).get(_CLIENTS)
     if not isinstance(clients, list) or not all(isinstance(name, str) for name in clients):
         raise ValueError("it does not say whose state it holds")
     return tuple(clients)
+
+
+def _head(stream: Any) -> dict[str, Any]:
+    metadata = stream.metadata() or {}
+    if METADATA in metadata:
+        return json_object(metadata[METADATA].encode())
+    return {_CLIENTS: json.loads(metadata.get(_CLIENTS, "null"))}
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[slice]:
