@@ -146,7 +146,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         )
 
     def _check_request(self) -> None:
-        """Raise ReplyError for features that a client has not named, and for rounds that there are not.
+        """Raise ReplyError for features that a client does not have, and for rounds out of range.
 
         Raises ExperimentError for fewer rows than the site's agreement requires.
         """
@@ -162,7 +162,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
             for feature in self.request.common.features:
                 known = own.get(feature.name)
                 if known is None or (known.is_number and not feature.is_number):
-                    raise ReplyError(f"the request names a feature that {name} has not, or not of this kind")
+                    raise ReplyError(f"the request names a feature that {name} does not have, or has of another kind")
 
     # ---- phases ----------------------------------------------------------------------------------------------------
 
