@@ -21,6 +21,7 @@ from torch import Tensor
 from fedgraph.algorithms.fedngm_messages import PhaseReply, PhaseRequest, scores_as_text
 from fedgraph.algorithms.fedngm_settings import FedNGMSettings
 from fedgraph.clients.engine.assignment import Assignment
+from fedgraph.clients.engine.disclosure import described
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.engine.table_rows import Rows, TableRows
 from fedgraph.clients.engine.table_scores import TableScores
@@ -137,7 +138,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         return PhaseReply(
             clients=self.clients,
             partition=partition,
-            data=self.source.describe(),
+            data=described(self.source.describe(), self.node),
             num_rows=num_rows,
             texts=tuple(texts),
             parameters=parameters,

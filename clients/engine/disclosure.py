@@ -61,6 +61,14 @@ def _requested(experiment: Experiment) -> list[str]:
     return sent
 
 
+def described(description: str, node: Node) -> str:
+    """Return what the server is told of a description of data: all before its notes, unless it may read full errors.
+
+    Notes on columns that may have been misread quote cells: categories of few rows, numbers far from all others.
+    """
+    return description if node.sends_full_errors else description.partition("; ")[0]
+
+
 def check_covered(
     client_class: Any,
     assignment: Assignment,

@@ -12,6 +12,7 @@ from disturbances.trial import undisturbed_run
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod, arrays_size_mod, message_size_mod
 
+from fedgraph.algorithms.fedngm_messages import PhaseRequest
 from fedgraph.clients.app import app, client_app
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.disclosure import check_covered
@@ -24,6 +25,7 @@ from fedgraph.messages import (
     CHALLENGE_KEY,
     CLIENT_KEY,
     EXPERIMENT_KEY,
+    EmbedRequest,
     Identity,
     WorkReply,
     WorkRequest,
@@ -205,6 +207,38 @@ def test_statistics_of_data_do_not_leave_beside_noise_that_covers_all(part):
         check_covered(IPAClient, Assignment.of(noisy), False, True)
     with pytest.raises(ExperimentError, match="set .evaluation. unseen-classes = false"):
         check_covered(IPAClient, replace(Assignment.of(noisy), unseen_classes=True), False, False)
+
+
+LABEL = {"label": "long", "categories": {"long": ["no", "yes"]}}
+SITE = {
+    "sfl": {"set": "table", "features": ["age"], **LABEL},
+    "f3": {"set": "table-columns", "key-column": "patient", "owners": {"mercy": ["age"]}, **LABEL},
+    "fedngm": {"set": "mixed-table"},
+}
+
+
+@pytest.mark.parametrize("config", [{}, FULL])
+@pytest.mark.parametrize("method", SITE)
+def test_notes_on_columns_stay_with_their_node(write_patients, tmp_path, method, config):
+    patients = write_patients(tmp_path / "mercy.csv", 60)
+    patients.loc[:1, "patient"], patients.loc[:3, "age"] = ["Ada", "ADA"], -999
+    patients.to_csv(tmp_path / "mercy.csv", index=False)
+    tables = {"experiment": {"name": "stays", "method": method}, "data": SITE[method]}
+    experiment = parse_experiment(tables if method == "fedngm" else {**tables, "model": {"name": "mlp"}})
+    part = experiment.client_part(experiment.method_settings.as_table(nulls=True))
+    client = experiment.method.client_class
+    requests = {
+        "sfl": RecordDict({"config": ConfigRecord({CLIENT_KEY: client, EXPERIMENT_KEY: part})}),
+        "fedngm": PhaseRequest("schema", client=client, experiment=part, run="run").pack(),
+        "f3": EmbedRequest(client=client, experiment=part, run="run").pack(),
+    }
+    kind = {"sfl": "query.identify", "fedngm": "query", "f3": EmbedRequest.message_type}[method]
+    own = {"clients": "mercy", "data": str(tmp_path / "mercy.csv"), "state-dir": str(tmp_path / "state"), **config}
+    (reply,) = LocalGrid(app, [own]).send_and_receive([Message(requests[method], 1000, kind)])
+    said = str(reply.content.config_records["config"]["data"])
+    assert "60 " in said
+    assert ("'age' holds -999" in said) == bool(config)
+    assert ("'ADA' and 'Ada' of 'patient' are two categories" in said) == (bool(config) and method == "fedngm")
 
 
 @pytest.mark.parametrize(
