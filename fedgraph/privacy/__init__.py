@@ -97,8 +97,8 @@ computed by the aggregators on shares; the server gets the outcome only, adds bi
 without any embedding; sealed shares from the owners; shares of the outcome from the aggregators.
 
 - k of the n aggregators must answer, or there is no prediction. With ``on-missing = "skip"`` the others may be
-  unavailable; by default a run stops if one is missing. When more than k answer and one of them is wrong, the run
-  stops. When exactly k answer, a wrong one spoils the predictions unnoticed.
+  unavailable; by default a run stops if one is missing. A wrong answer stops the run, or is left out if k + 2 answer
+  and the others agree (``on-missing = "skip"``). When exactly k answer, it spoils the predictions unnoticed.
 - A share opens only for the samples, model, settings and request for which the owner has sealed it: the server cannot
   replace one sample's share by another's.
 - Predictions differ from those without shares by rounding: ``probability_error_bound`` of ``summary.json`` is the
