@@ -45,7 +45,8 @@ class AgreementTable(Settings):
     ----------
     open : keys that may differ from those of the site's copy, such as ``"train.learning-rate"``, ``"experiment.seed"``
            or ``"experiment.rounds <= 200"``; by default only the name of the run.
-    least_rows : fewest rows about which anything leaves, in each set of rows: training, each split, each sum.
+    least_rows : fewest rows about which a node answers: of training, of each split, of each sum. New samples, of which
+           predictions are asked for, are told one by one.
     epsilon, delta : limit on all noisy releases of a kind (embeddings, updates, statistics) about the same rows, over
            all runs; by default that of the noise of the experiment.
     """
