@@ -104,7 +104,7 @@ def test_a_number_beside_that_of_another_row(results):
 @pytest.mark.parametrize(
     ("page", "begins"),
     [
-        ("docs/guides/which-method.md", "## Each method at its best"),
+        ("docs/guides/which-method.md", "## What each method reaches"),
         ("docs/guides/reproduce.md", "## In short"),
         ("docs/methods/f3.md", "## When to use it"),
         ("docs/methods/f3-forecast.md", "## When to use it"),
