@@ -96,7 +96,7 @@ class OwnersClient(Configured[SomeOwners]):
         return EmbedReply(
             clients=self.owners,
             partition=self.node.partition(),
-            data=self.source.describe(data.tasks[0].classes),
+            data=self.node.described(self.source, data.tasks[0].classes),
             classes=data.tasks[0].classes,
             keys=tuple(key for key, wanted in zip(data.keys, requested.tolist(), strict=True) if wanted),
             split=data.split[requested],

@@ -58,14 +58,31 @@ def _requested(experiment: Experiment) -> list[str]:
     return sent
 
 
+def check_noise(client_class: Any, assignment: Assignment, epsilon: float | None) -> None:
+    """Raise ExperimentError for a method that releases numbers without noise, if a site has agreed to an epsilon."""
+    if epsilon is None or _noise_of(client_class, assignment):
+        return
+    name = getattr(client_class, "noise", "")
+    with_noise = f"set the table `{name}` of the method" if name else "use a method that has noise, such as ipa or f3"
+    raise ExperimentError(
+        f"this site has agreed to an epsilon of {epsilon:g} ([agreement] epsilon), and the run releases without noise: "
+        f"{with_noise}, or let the site leave out the key"
+    )
+
+
+def _noise_of(client_class: Any, assignment: Assignment) -> str:
+    """Return the key of the method's noise if it is set, else an empty text."""
+    name: str = getattr(client_class, "noise", "")
+    return name if name and assignment.method.get(name) is not None else ""
+
+
 def check_covered(client_class: Any, assignment: Assignment, label_counts: bool, moments: bool) -> None:
     """Check that no statistics of clients' data leave beside a method's noise, which is to cover all that they release.
 
     Raises ExperimentError for numbers of labels and moments of readings in the answer to the opening query, and for
     metrics that tell which classes a client has.
     """
-    name = getattr(client_class, "noise", "")
-    if not name or assignment.method.get(name) is None:
+    if not (name := _noise_of(client_class, assignment)):
         return
     without_noise = {
         'the numbers of their labels, for [graph] source = "labels": use another source': label_counts,

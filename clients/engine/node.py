@@ -18,7 +18,10 @@ from flwr.app import Context, RecordDict
 from fedgraph.clients.engine.agreement import Agreement, agreement_of
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.data import CLIENT, SPLITS, DataSource, OwnData, Preprocessing, open_source, parse_data
+from fedgraph.data.own import NOTES
+from fedgraph.data.schema import SchemaSettings
 from fedgraph.data.series import shares_scales
+from fedgraph.data.tables import ClientTableSource
 from fedgraph.experiment import AgreementTable
 from fedgraph.federation import configured_clients, hosted_clients, listed, prove
 from fedgraph.federation.grids import is_simulated
@@ -112,6 +115,21 @@ class Node:
     def limits(self) -> AgreementTable:
         """The site's limits on what leaves; of a node without an agreement the defaults."""
         return AgreementTable() if self.agreement is None else self.agreement.table
+
+    @property
+    def least_rows(self) -> int:
+        """The fewest rows about which anything leaves; 1 without an agreement."""
+        return 1 if self.agreement is None else self.limits.least_rows
+
+    def table_schema(self, source: ClientTableSource) -> SchemaSettings:
+        """Return what columns are, and of what categories the names may leave: those in ``least_rows`` at least."""
+        settings = source.table_schema
+        return settings.model_copy(update={"least_rows": max(settings.least_rows, self.least_rows)})
+
+    def described(self, source: DataSource, *classes: tuple[str, ...]) -> str:
+        """Return the description of data that leaves; with an agreement, notes, which may quote cells, stay."""
+        found = source.describe(*classes)
+        return found if self.agreement is None else found.split(NOTES)[0]
 
     @cached_property
     def simulated(self) -> bool:
@@ -249,7 +267,8 @@ class Node:
                 "node config 'partition-id' is for a common data set, but 'data' is the node's own: name its clients "
                 "by 'clients' instead of 'partition-id' and 'num-partitions'"
             )
-        return _source(assignment.data.model_dump_json(), self.data_dir, self.own)
+        least_rows = None if self.agreement is None else self.least_rows
+        return _checked_source(assignment.data.model_dump_json(), self.data_dir, self.own, least_rows)
 
     def cohort(self, experiment: str, clients: tuple[str, ...]) -> Cohort:
         """Return the cohort of these clients, cached per process.
@@ -316,10 +335,34 @@ class Node:
         found: Prepared = _of_run[run][place]
         return found
 
-    def record(self, run: str, what: str, clients: Sequence[str], content: RecordDict, most: int = 1) -> None:
-        """Record that a request is answered, where the node has an agreement; see :meth:`Agreement.record`."""
+    def record(
+        self, run: str, what: str, clients: Sequence[str], content: RecordDict, before: int | None = None
+    ) -> None:
+        """Record that a request is answered, where the node has an agreement; see :meth:`Agreement.record`.
+
+        ``before`` : the answer depends on the clients' state after earlier rounds than this one.
+        """
         if self.agreement is not None:
-            self.agreement.record(run_state(self.state_dir, run), what, clients, content, most)
+            folder = run_state(self.state_dir, run)
+            self.agreement.record(folder, what, clients, content, state=self._states(run, clients, before))
+
+    def record_work(
+        self, run: str, what: str, clients: Sequence[str], content: RecordDict, before: int, per_round: int
+    ) -> None:
+        """The same for requests that count over all runs; see :meth:`Agreement.record_work`."""
+        if self.agreement is not None:
+            folder, states = self.state_dir / _RELEASES, self._states(run, clients, before)
+            self.agreement.record_work(folder, what, clients, content, states, per_round)
+
+    def _states(self, run: str, clients: Sequence[str], before: int | None) -> list[Any]:
+        """Return digests of the clients' state of a run that requests read, after rounds below ``before``."""
+        folder = run_state(self.state_dir, run)
+        if before is None or not folder.is_dir():
+            return []
+        purposes = sorted({path.name for path in folder.iterdir() if path.is_dir()} - {ClientState.MEASURED})
+        states = {each: ClientState(self.state_dir, run, each, self.attempts) for each in purposes}
+        found = [[purpose, state.identities(clients, before)] for purpose, state in states.items()]
+        return [each for each in found if each[1]]
 
     def keep_preprocessing(self, run: str, experiment: str, clients: tuple[str, ...]) -> None:
         """Store the preprocessing of the clients' data once per run, for predictions after the run."""
@@ -350,6 +393,7 @@ def forget_data() -> None:
     """Release all that was read in this process, as files and classes may have changed since, as in a notebook."""
     forget_cohorts()
     _source.cache_clear()
+    _checked_source.cache_clear()
 
 
 def forget_cohorts() -> None:
@@ -362,6 +406,15 @@ def forget_cohorts() -> None:
 @lru_cache(maxsize=32)
 def _source(data: str, data_dir: Path, own: OwnData | None) -> DataSource:
     return open_source(parse_data(json.loads(data)), data_dir, own)
+
+
+@lru_cache(maxsize=32)
+def _checked_source(data: str, data_dir: Path, own: OwnData | None, least_rows: int | None) -> DataSource:
+    """Return a source that tells no values which few rows have, but those that the experiment lists."""
+    found = _source(data, data_dir, own)
+    if least_rows is not None and (check := getattr(found, "check_listed", None)):
+        check(least_rows)
+    return found
 
 
 @lru_cache(maxsize=64)
