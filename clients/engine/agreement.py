@@ -73,6 +73,7 @@ class Agreement:
     label_counts : whether numbers of labels may leave the node.
     table : ``[agreement]``, the site's own limits.
     bounds : what is open, by key: an interval for a number, or None for any value.
+    has_phases : whether the method has phases instead of rounds.
     """
 
     client: str
@@ -84,6 +85,7 @@ class Agreement:
     label_counts: bool
     table: AgreementTable
     bounds: Mapping[str, tuple[float, float] | None]
+    has_phases: bool
 
     @classmethod
     def of(cls, experiment: Experiment) -> Agreement:
@@ -96,6 +98,7 @@ class Agreement:
         head, evaluation, name = experiment.experiment, experiment.evaluation, experiment.method.name
         tables = {_key(key, name): value for key, value in part.items()}
         known = [*_MESSAGE_KEYS, *_TABLES.values(), *(key for key, _ in _items(tables))]
+        phased = has_phases(experiment.method.strategy_class)
         bounds = dict(_bound(entry, known) for entry in experiment.agreement.open)
         if shares_scales(experiment.data):
             bounds["data.scales"] = None  # computed from all clients in the run
@@ -103,12 +106,13 @@ class Agreement:
             client=experiment.method.client_class,
             part=part,
             method=name,
-            rounds=1 if has_phases(experiment.method.strategy_class) else head.rounds,
+            rounds=1 if phased else head.rounds,
             splits=tuple(evaluation.splits),
             compares_peers=evaluation.compare_peers,
             label_counts=experiment.graph.source == "labels",
             table=experiment.agreement,
             bounds=bounds,
+            has_phases=phased,
         )
 
     def agreed(self, client: str, experiment: str) -> str:
@@ -205,15 +209,22 @@ class Agreement:
         return math.inf if bound is None else max(self.rounds, bound[1])
 
     def record_work(
-        self, folder: Path, what: str, clients: Sequence[str], content: RecordDict, state: Any, per_round: int
+        self, run: Path, node: Path, what: str, clients: Sequence[str], content: RecordDict, state: Any, per_round: int
     ) -> None:
-        """Record a request to train or evaluate, over all runs: the same work in another run is the same request.
+        """Record a request to train or evaluate, in rounds over all runs: in another run it is the same request.
 
         Raises ExperimentError as :meth:`record`, for more different ones than ``per_round`` times the rounds agreed.
+
+        Parameters
+        ----------
+        run, node : folders of the state of the run on the node, and of what the node counts over all runs.
         """
+        most = per_round * self.most_rounds
+        if self.has_phases:
+            self.record(run, what, clients, content, most, state)
+            return
         hint = f'over all runs: to allow more, the site sets [agreement] open = ["{_ROUNDS} <= ..."]'
-        folder = folder / json_digest([self.client, self.part])[:32]
-        self.record(folder, what, clients, content, per_round * self.most_rounds, state, hint)
+        self.record(node / json_digest([self.client, self.part])[:32], what, clients, content, most, state, hint)
 
     def record(
         self,

@@ -349,10 +349,11 @@ class Node:
     def record_work(
         self, run: str, what: str, clients: Sequence[str], content: RecordDict, before: int, per_round: int
     ) -> None:
-        """The same for requests that count over all runs; see :meth:`Agreement.record_work`."""
+        """The same for requests to train or evaluate; see :meth:`Agreement.record_work`."""
         if self.agreement is not None:
-            folder, states = self.state_dir / _RELEASES, self._states(run, clients, before)
-            self.agreement.record_work(folder, what, clients, content, states, per_round)
+            folders = run_state(self.state_dir, run), self.state_dir / _RELEASES
+            states = self._states(run, clients, before)
+            self.agreement.record_work(*folders, what, clients, content, states, per_round)
 
     def _states(self, run: str, clients: Sequence[str], before: int | None) -> list[Any]:
         """Return digests of the clients' state of a run that requests read, after rounds below ``before``."""
