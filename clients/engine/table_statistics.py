@@ -105,6 +105,8 @@ class TableStatistics:
         noise, least = self.settings.statistics.noise, self.node.limits.least_rows
         if noise is not None:
             self._check_units_of_one_row()
+        else:
+            self._check_ranges(name)
         rows = self.held.rows(name, self.common, self.request.scaling)
         units = rows.units("train")
         if len(units) < least:
@@ -140,6 +142,19 @@ class TableStatistics:
         """Raise ReplyError for statistics that the experiment does not ask for."""
         if what not in self.settings.disclosed:
             raise ReplyError(f"the request is for {what} of rows, for which the experiment does not ask")
+
+    def _check_ranges(self, name: str) -> None:
+        """Raise ExperimentError for ranges of the request that single out few rows, as units beyond are clipped."""
+        agreement, scaling = self.node.agreement, self.request.scaling
+        if agreement is None or scaling is None:
+            return
+        values = self.held.values(name, self.common)["train"]
+        for part in self.common.features:
+            if needs_range(part) and part.name in scaling.ranges:
+                low, high = scaling.ranges[part.name][0], scaling.ranges[part.name][-1]
+                column = values[:, self.common.value_slices[part.name]]
+                inside = {"above the low": (column > low).any(1), "below the high": (column < high).any(1)}
+                agreement.check_rows(name, {f"rows {end} end of a range": int(n.sum()) for end, n in inside.items()})
 
     def _check_units_of_one_row(self) -> None:
         """Check that the units of a row depend on no other row, which the noise on sums assumes.

@@ -47,7 +47,8 @@ then read from.
   so that a site with ``[agreement] epsilon`` does not take part.
 - Without noise, a node sends one kind of statistics of the same rows: others (at another quantile, of other columns, of
   cells that are read otherwise) are refused, and sums or ranges of other rows where all that were sent tell fewer than
-  ``[agreement] least-rows`` rows apart. What such statistics say themselves is not hidden: a quantile may be a person's
+  ``[agreement] least-rows`` rows apart, and sums with ranges that leave fewer rows on one side.
+  What such statistics say themselves is not hidden: a quantile may be a person's
   value, and a sum over a rare category that of the few who have it.
 - Does not hide the number of rows, the names of columns, nor the categories themselves.
 

@@ -13,6 +13,7 @@ from fedgraph.algorithms.fedngm_messages import PhaseRequest
 from fedgraph.clients.app import app
 from fedgraph.clients.engine.agreement import Agreement, changed_keys, keys_of
 from fedgraph.clients.engine.node import Node
+from fedgraph.data.encoding import Scaling
 from fedgraph.data.schema import Schema, schema_from_json
 from fedgraph.experiment import load_experiment, parse_experiment
 from fedgraph.federation.grids.in_process import LocalGrid
@@ -405,7 +406,8 @@ def fedngm(folder, patients, **agreement):
 
     def ask(phase, **known):
         request = PhaseRequest(phase, **known, client=CLIENT, experiment=part_of(agreed), run="run")
-        return check_content(site.ask(request, "query"))
+        reply = site.ask(request, "query")
+        return reply if isinstance(reply, str) else check_content(reply)
 
     return ask
 
@@ -425,6 +427,20 @@ def test_rows_of_categories_that_a_server_makes_up_are_missing(tmp_path, patient
     flat = from_record(ask("sums", common=made_up).array_records["stacked"])["sums"][0]
     sums = UnitSums.from_flat(flat, made_up).sums[:, 0]
     assert (sums > 0).tolist() == [True, True, False]
+
+
+def test_ranges_that_a_server_makes_up_single_out_no_rows(tmp_path, patients):
+    ask = fedngm(tmp_path, patients)
+    schema = schema_from_json(ask("schema").config_records["config"]["texts"][0]).select(["age", "salary"])
+    richest = patients["salary"].nlargest(6).iloc[-1]
+
+    def said(low, high):
+        scaling = Scaling({"age": (0.0, 100.0), "salary": (float(low), float(high))})
+        return ask("sums", common=schema, scaling=scaling)
+
+    assert "rows above the low end of a range, and its site answers about 10" in said(richest, richest + 1)
+    assert "rows below the high end of a range" in said(-1, patients["salary"].nsmallest(6).iloc[-1])
+    assert said(0, 100_000).array_records["stacked"]
 
 
 @pytest.mark.parametrize(("least", "told"), [(None, False), (4, True)])
