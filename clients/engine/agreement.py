@@ -193,7 +193,7 @@ class Agreement:
         return agreed
 
     def _is_open(self, key: str, asked: Any) -> bool:
-        if isinstance(asked, str) and ":" in asked and key not in self.bounds:
+        if _may_name_code(asked) and key not in self.bounds:
             return False  # code is opened by its own key alone
         parts = key.split(".")
         for entry in (".".join(parts[: end + 1]) for end in range(len(parts))):
@@ -348,6 +348,13 @@ def _items(tables: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, A
             yield from _items(value, key)
         else:
             yield key, value
+
+
+def _may_name_code(value: Any) -> bool:
+    """Return whether a text in a value has a colon."""
+    if isinstance(value, (dict, list)):
+        return any(map(_may_name_code, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str) and ":" in value
 
 
 def _refusal(differences: Sequence[tuple[str, Any, Any]]) -> str:

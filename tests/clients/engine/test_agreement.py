@@ -306,6 +306,15 @@ def test_what_is_open_may_change(tmp_path, patients, entries, changes, key):
     assert f"{key} is" in said if key else said.array_records["stacked"]
 
 
+@pytest.mark.parametrize("named", [{"x": "subprocess:Popen"}, ["os:system"], [{"x": ["os:system"]}]])
+def test_code_within_an_open_table_is_not_open(named):
+    agreement = Agreement.of(parse_experiment({**stays(), "agreement": {"open": ["model"]}}))
+    asked = json.loads(part_of(stays()))
+    asked["model"]["estimator-options"] = named
+    with pytest.raises(ExperimentError, match=r"model\.estimator-options is"):
+        agreement.agreed(SFL, json.dumps(asked))
+
+
 def test_an_open_number_of_rounds_has_a_bound(tmp_path, patients):
     site = Site(tmp_path, {**stays(), "agreement": {"open": ["experiment.rounds <= 200"]}})
     assert site.train(stays(), number=200).array_records["stacked"]
