@@ -16,7 +16,7 @@ from typing import Any
 from flwr.app import RecordDict
 
 from fedgraph.algorithms.phases import has_phases
-from fedgraph.data import SplitName
+from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import shares_scales
 from fedgraph.experiment import AgreementTable, Experiment, load_experiment
 from fedgraph.federation.grids import is_simulated
@@ -107,7 +107,7 @@ class Agreement:
             part=part,
             method=name,
             rounds=1 if phased else head.rounds,
-            splits=tuple(evaluation.splits),
+            splits=SPLITS if {"evaluation", "evaluation.splits"} & bounds.keys() else tuple(evaluation.splits),
             compares_peers=evaluation.compare_peers,
             label_counts=experiment.graph.source == "labels",
             table=experiment.agreement,
