@@ -94,10 +94,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         self.clients = tuple(sorted(node.hosted(self.assignment)))
         self._held = node.once_per_run(
             request.run, ("tables", request.experiment, self.clients),
-            lambda: TableRows(
-                self.source, self.clients, self.settings.scaling, node.table_schema(self.source),
-                only_own_categories=node.agreement is not None,
-            ),
+            lambda: TableRows(self.source, self.clients, self.settings.scaling, node.least_rows),
         )  # fmt: skip
 
     @classmethod

@@ -23,7 +23,7 @@ from fedgraph.federation.grids import is_simulated
 from fedgraph.messages import KEEP_KEY, ROUND_KEY, RUN_KEY, unpacking_request
 from fedgraph.messages.frozen_layers import RECORD as FROZEN
 from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError, RunError, similar
-from fedgraph.support.files import json_digest, load_json, locked, private_folder, write_atomically
+from fedgraph.support.files import load_json, locked, private_folder, write_atomically
 from fedgraph.support.untrusted import in_short, read_json
 
 ANY = "any"
@@ -208,46 +208,26 @@ class Agreement:
         bound = next((self.bounds[key] for key in ("experiment", _ROUNDS) if key in self.bounds), (0, self.rounds))
         return math.inf if bound is None else max(self.rounds, bound[1])
 
-    def record_work(
-        self, run: Path, node: Path, what: str, clients: Sequence[str], content: RecordDict, state: Any, per_round: int
-    ) -> None:
-        """Record a request to train or evaluate, in rounds over all runs: in another run it is the same request.
-
-        Raises ExperimentError as :meth:`record`, for more different ones than ``per_round`` times the rounds agreed.
-
-        Parameters
-        ----------
-        run, node : folders of the state of the run on the node, and of what the node counts over all runs.
-        """
-        most = per_round * self.most_rounds
-        if self.has_phases:
-            self.record(run, what, clients, content, most, state)
-            return
-        hint = f'over all runs: to allow more, the site sets [agreement] open = ["{_ROUNDS} <= ..."]'
-        self.record(node / json_digest([self.client, self.part])[:32], what, clients, content, most, state, hint)
-
     def record(
         self,
         folder: Path,
         what: str,
         clients: Sequence[str],
         content: RecordDict,
-        most: float = 1,
         state: Any = None,
+        most: float = 1,
         where: str = "in a run",
     ) -> None:
-        """Record that a request is answered, before it is; one that is repeated as it was counts once.
+        """Record that a request is answered, before it is; one that is repeated, from the same state, counts once.
 
         Raises ExperimentError for one more than ``most`` different requests for the same clients.
 
         Parameters
         ----------
         folder : folder for what is counted together.
-        what : name of the request, such as ``phase 'fit' 3``.
+        what : name of the request, such as ``phase 'fit' 3``; ``where`` it counts is for the error.
         clients : the clients that it is about.
-        content : the request.
-        state : JSON value on which the answer depends, too: from another state, a request is another one.
-        where : where ``most`` requests are answered, for the error.
+        content, state : the request, and a JSON value on which its answer depends, too.
         """
         digest, path = _digest(content, state), folder / "answered.json"
         private_folder(folder)
@@ -260,7 +240,8 @@ class Agreement:
             if wanted and wanted.issubset(before.get(digest, ())):
                 return
             if digest not in before and sum(bool(wanted.intersection(names)) for names in before.values()) >= most:
-                raise ExperimentError(f"this site answers a request for {what} {_times(most)} {where}")
+                times = "once" if most == 1 else f"{most:.0f} times"
+                raise ExperimentError(f"this site answers a request for {what} {times} {where}")
             before[digest] = sorted(wanted.union(before.get(digest, ())))
             write_atomically(path, json.dumps(answered).encode(), private=True)
 
@@ -364,10 +345,6 @@ def _refusal(differences: Sequence[tuple[str, Any, Any]]) -> str:
     )
     more = f"; and {len(differences) - _MOST_NAMED} more keys" if len(differences) > _MOST_NAMED else ""
     return f"this site has agreed to another experiment: {listed}{more}. It may agree to this one, or leave keys open"
-
-
-def _times(most: float) -> str:
-    return "once" if most == 1 else f"{most:.0f} times"
 
 
 def _text(value: Any) -> str:

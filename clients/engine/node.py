@@ -19,9 +19,7 @@ from fedgraph.clients.engine.agreement import Agreement, agreement_of
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.data import CLIENT, SPLITS, DataSource, OwnData, Preprocessing, open_source, parse_data
 from fedgraph.data.own import NOTES
-from fedgraph.data.schema import SchemaSettings
 from fedgraph.data.series import shares_scales
-from fedgraph.data.tables import ClientTableSource
 from fedgraph.experiment import AgreementTable
 from fedgraph.federation import configured_clients, hosted_clients, listed, prove
 from fedgraph.federation.grids import is_simulated
@@ -29,7 +27,7 @@ from fedgraph.models import ModelChoice
 from fedgraph.privacy import Ledger, kept_secret
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import FULL_ERRORS, DataError, IdentityError, quoted
-from fedgraph.support.files import file_name, run_state
+from fedgraph.support.files import file_name, json_digest, run_state
 from fedgraph.support.untrusted import read_json
 from fedgraph.training import ClientState, Cohort, state_folder
 
@@ -120,11 +118,6 @@ class Node:
     def least_rows(self) -> int:
         """The fewest rows about which anything leaves; 1 without an agreement."""
         return 1 if self.agreement is None else self.limits.least_rows
-
-    def table_schema(self, source: ClientTableSource) -> SchemaSettings:
-        """Return what columns are, and of what categories the names may leave: those in ``least_rows`` at least."""
-        settings = source.table_schema
-        return settings.model_copy(update={"least_rows": max(settings.least_rows, self.least_rows)})
 
     def described(self, source: DataSource, *classes: tuple[str, ...]) -> str:
         """Return the description of data that leaves; with an agreement, notes, which may quote cells, stay."""
@@ -343,17 +336,20 @@ class Node:
         ``before`` : the answer depends on the clients' state after earlier rounds than this one.
         """
         if self.agreement is not None:
-            folder = run_state(self.state_dir, run)
-            self.agreement.record(folder, what, clients, content, state=self._states(run, clients, before))
+            states = self._states(run, clients, before)
+            self.agreement.record(run_state(self.state_dir, run), what, clients, content, states)
 
     def record_work(
         self, run: str, what: str, clients: Sequence[str], content: RecordDict, before: int, per_round: int
     ) -> None:
-        """The same for requests to train or evaluate; see :meth:`Agreement.record_work`."""
-        if self.agreement is not None:
-            folders = run_state(self.state_dir, run), self.state_dir / _RELEASES
-            states = self._states(run, clients, before)
-            self.agreement.record_work(*folders, what, clients, content, states, per_round)
+        """The same for one to train or evaluate. With rounds it counts over all runs, whatever their names."""
+        if (agreement := self.agreement) is not None:
+            folder, where = run_state(self.state_dir, run), "in a run"
+            if not agreement.has_phases:
+                folder = self.state_dir / _RELEASES / json_digest([agreement.client, agreement.part])[:32]
+                where = 'over all runs; for more, the site sets [agreement] open = ["experiment.rounds <= ..."]'
+            states, most = self._states(run, clients, before), per_round * agreement.most_rounds
+            agreement.record(folder, what, clients, content, states, most, where)
 
     def _states(self, run: str, clients: Sequence[str], before: int | None) -> list[Any]:
         """Return digests of the clients' state of a run that requests read, after rounds below ``before``."""

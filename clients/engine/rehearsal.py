@@ -162,7 +162,7 @@ def _describe_model(data: OwnerData, row: int, model: str) -> Iterator[str]:
 
 def _describe_tables(source: ClientTableSource, clients: tuple[str, ...], node: Node) -> Iterator[str]:
     """Yield the rows and features of each client, with shares of missing values."""
-    settings = node.table_schema(source)
+    settings = source.table_schema.with_least_rows(node.least_rows)
     for name in clients:
         held = source.load_table(name)
         counts: dict[str, int] = {split: len(held.rows(split)) for split in SPLITS}

@@ -17,7 +17,6 @@ from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, read_valu
 from fedgraph.data.schema import (
     ExclusionReason,
     Schema,
-    SchemaSettings,
     excluded_columns,
     infer_schema,
     with_private_features,
@@ -43,21 +42,14 @@ class Rows:
 class TableRows:
     """Tables of the clients of a node; reading, inference and scaling are cached.
 
-    With ``only_own_categories``, categories that are not in a client's own schema, as too few of its rows have them,
-    are missing in its rows also where the common features list them.
+    Categories in fewer than ``least_rows`` of a client's rows are missing there, also where others have them.
     """
 
     def __init__(
-        self,
-        source: ClientTableSource,
-        clients: Sequence[str],
-        settings: ScalingSettings,
-        table_schema: SchemaSettings | None = None,
-        only_own_categories: bool = False,
+        self, source: ClientTableSource, clients: Sequence[str], settings: ScalingSettings, least_rows: int = 1
     ) -> None:
         self._source, self._clients, self._settings = source, clients, settings
-        self._table_schema = table_schema or source.table_schema
-        self._only_own_categories = only_own_categories
+        self._least_rows, self._table_schema = least_rows, source.table_schema.with_least_rows(least_rows)
         self._schemas: dict[str, Schema] = {}
         self._values: dict[tuple[str, Schema], Mapping[str, Floats]] = {}
         self._rows: dict[tuple[str, Schema, str], Rows] = {}
@@ -108,7 +100,7 @@ class TableRows:
         if (name, schema) not in self._values:
             held = self.tables[name]
             values = read_values(held.table, schema, self._table_schema)
-            if self._only_own_categories:
+            if self._least_rows > 1:
                 own = {feature.name: feature.categories for feature in self.schema(name).features}
                 for feature in schema.features:
                     others = [place for place, each in enumerate(feature.categories) if each not in own[feature.name]]
