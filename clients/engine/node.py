@@ -120,9 +120,15 @@ class Node:
         return 1 if self.agreement is None else self.limits.least_rows
 
     def described(self, source: DataSource, *classes: tuple[str, ...]) -> str:
-        """Return the description of data that leaves; with an agreement, notes, which may quote cells, stay."""
-        found = source.describe(*classes)
-        return found if self.agreement is None else found.split(NOTES)[0]
+        """Return the description of data that leaves; with an agreement, notes, which may quote cells, stay.
+
+        Raises DataError for names of classes and categories that would leave beside it, and few rows have.
+        """
+        if self.agreement is None:
+            return source.describe(*classes)
+        if check := getattr(source, "check_listed", None):
+            check(self.least_rows)
+        return source.describe(*classes).split(NOTES)[0]
 
     @cached_property
     def simulated(self) -> bool:
@@ -260,8 +266,7 @@ class Node:
                 "node config 'partition-id' is for a common data set, but 'data' is the node's own: name its clients "
                 "by 'clients' instead of 'partition-id' and 'num-partitions'"
             )
-        least_rows = None if self.agreement is None else self.least_rows
-        return _checked_source(assignment.data.model_dump_json(), self.data_dir, self.own, least_rows)
+        return _source(assignment.data.model_dump_json(), self.data_dir, self.own)
 
     def cohort(self, experiment: str, clients: tuple[str, ...]) -> Cohort:
         """Return the cohort of these clients, cached per process.
@@ -390,7 +395,6 @@ def forget_data() -> None:
     """Release all that was read in this process, as files and classes may have changed since, as in a notebook."""
     forget_cohorts()
     _source.cache_clear()
-    _checked_source.cache_clear()
 
 
 def forget_cohorts() -> None:
@@ -403,15 +407,6 @@ def forget_cohorts() -> None:
 @lru_cache(maxsize=32)
 def _source(data: str, data_dir: Path, own: OwnData | None) -> DataSource:
     return open_source(parse_data(json.loads(data)), data_dir, own)
-
-
-@lru_cache(maxsize=32)
-def _checked_source(data: str, data_dir: Path, own: OwnData | None, least_rows: int | None) -> DataSource:
-    """Return a source that tells no values which few rows have, but those that the experiment lists."""
-    found = _source(data, data_dir, own)
-    if least_rows is not None and (check := getattr(found, "check_listed", None)):
-        check(least_rows)
-    return found
 
 
 @lru_cache(maxsize=64)
