@@ -27,7 +27,8 @@ from fedgraph.messages import (
     from_record,
     read_error,
 )
-from fedgraph.support.errors import ExperimentError, IdentityError
+from fedgraph.runs import RunFolder
+from fedgraph.support.errors import ExperimentError, IdentityError, RunError
 
 ROWS = 60
 SFL = "fedgraph.clients.sfl:SFLClient"
@@ -519,3 +520,34 @@ def test_a_run_over_sites_that_agree_is_the_run_without(request, run_experiment,
         tables, node_configs=[{"partition-id": i, "num-partitions": 2, "agreement": str(agreed)} for i in range(2)]
     )
     assert sites.summary()["weights_sha256"] == usual.summary()["weights_sha256"]
+
+
+class Crashing(LocalGrid):
+    """A grid whose server is gone once the nodes have trained a third time."""
+
+    trainings = 0
+
+    def send_and_receive(self, messages, **known):
+        messages = list(messages)
+        replies = super().send_and_receive(messages, **known)
+        Crashing.trainings += any(message.metadata.message_type == "train" for message in messages)
+        if Crashing.trainings == 3:
+            raise RunError("the server is gone")
+        return replies
+
+
+@pytest.mark.parametrize("method", ["scaffold", "ditto"])
+def test_a_run_that_is_resumed_or_repeated_exactly_costs_no_trainings(run_experiment, tmp_path, digits_tables, method):
+    digits_tables["experiment"] |= {"method": method, "rounds": 4}
+    whole, agreed = run_experiment(digits_tables), tmp_path / "agreed.toml"
+    agreed.write_text((whole.path / "experiment.toml").read_text() + "\n[agreement]\nleast-rows = 1\n")
+    site = {"num-partitions": 2, "agreement": str(agreed), "state-dir": str(tmp_path / "state")}
+    sites = [{"partition-id": i, **site} for i in range(2)]
+    Crashing.trainings = 0
+    folder = RunFolder.create(parse_experiment(digits_tables), tmp_path / "runs")
+    with pytest.raises(RunError, match="the server is gone"):
+        run_experiment(None, node_configs=sites, folder=folder, grid=Crashing)
+    run_experiment(None, node_configs=sites, folder=folder)
+    again = run_experiment(digits_tables, node_configs=sites)
+    weights = {each.summary()["weights_sha256"] for each in (whole, folder, again)}
+    assert len(weights) == 1
