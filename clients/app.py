@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 
 from fedgraph.clients.engine.agreement import check_answers_any
 from fedgraph.clients.engine.assignment import Assignment
-from fedgraph.clients.engine.disclosure import check_covered, check_noise
+from fedgraph.clients.engine.disclosure import check_covered, check_noise, described
 from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS
 from fedgraph.federation.grids import is_simulated
@@ -195,7 +195,7 @@ def _identity(message: Message, node: Node) -> Identity:
     return Identity(
         clients=clients,
         task=data.task,
-        data=node.described(node.source(assignment)),
+        data=described(node.source(assignment), node),
         num_examples={split: data.splits[split].num_examples for split in SPLITS},
         label_counts=data.label_counts if label_counts else None,
         partition=divided,

@@ -17,6 +17,7 @@ from typing_extensions import TypeVar
 
 from fedgraph.algorithms.f3_settings import EmbeddingSettings
 from fedgraph.clients.engine.assignment import Assignment
+from fedgraph.clients.engine.disclosure import described
 from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS, DataSource
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, Preparation, owner_source
@@ -96,7 +97,7 @@ class OwnersClient(Configured[SomeOwners]):
         return EmbedReply(
             clients=self.owners,
             partition=self.node.partition(),
-            data=self.node.described(self.source, data.tasks[0].classes),
+            data=described(self.source, self.node, data.tasks[0].classes),
             classes=data.tasks[0].classes,
             keys=tuple(key for key, wanted in zip(data.keys, requested.tolist(), strict=True) if wanted),
             split=data.split[requested],

@@ -21,6 +21,7 @@ from torch import Tensor
 from fedgraph.algorithms.fedngm_messages import PhaseReply, PhaseRequest, scores_as_text
 from fedgraph.algorithms.fedngm_settings import FedNGMSettings
 from fedgraph.clients.engine.assignment import Assignment
+from fedgraph.clients.engine.disclosure import described
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.engine.table_rows import Rows, TableRows
 from fedgraph.clients.engine.table_scores import TableScores
@@ -137,7 +138,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         return PhaseReply(
             clients=self.clients,
             partition=partition,
-            data=self.node.described(self.source),
+            data=described(self.source, self.node),
             num_rows=num_rows,
             texts=tuple(texts),
             parameters=parameters,
@@ -146,7 +147,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         )
 
     def _check_request(self) -> None:
-        """Raise ReplyError for features that a client has not named, and for rounds that there are not.
+        """Raise ReplyError for features that a client does not have, and for rounds out of range.
 
         Raises ExperimentError for fewer rows than the site's agreement requires.
         """
@@ -162,7 +163,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
             for feature in self.request.common.features:
                 known = own.get(feature.name)
                 if known is None or (known.is_number and not feature.is_number):
-                    raise ReplyError(f"the request names a feature that {name} has not, or not of this kind")
+                    raise ReplyError(f"the request names a feature that {name} does not have, or has of another kind")
 
     # ---- phases ----------------------------------------------------------------------------------------------------
 

@@ -56,7 +56,6 @@ class IPAClient(CohortClient[IPASettings]):
     def reply(self) -> WorkReply:
         """Train, then evaluate the result."""
         self._check_peers()
-        self._check_metrics()
         if not self.request.train or "peers" in self.request.shared:
             return super().reply()
         if len(self.request.clients) != 1:
@@ -82,14 +81,6 @@ class IPAClient(CohortClient[IPASettings]):
         aligned = at_once or int((shared["there"] > 0).sum()) == len(peers)
         if peers.shape[1:] != (width,) or weights.shape != expected or not aligned:
             raise ReplyError("the request needs a model and a weight for each peer")
-
-    def _check_metrics(self) -> None:
-        """Raise ReplyError for metrics of a client's own data, which have no noise, beside updates with privacy."""
-        data = self.assignment.data
-        shared = getattr(data, "test", None) == "shared" and getattr(data, "scaling", None) != "client"
-        own = sorted({*self.request.evaluate} - ({"test"} if shared else set()))
-        if self.settings.privacy is not None and own:
-            raise ReplyError(f"[ipa] privacy: metrics of own data ({', '.join(own)}) would leave without noise")
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Run the peer's turn; return its parameters and the others' for sharing."""

@@ -19,8 +19,9 @@ PANELS = {
     "SFL": (
         "40 clients, 24 images each, in four groups",
         [
-            ("one model for all (FedAvg)", "one model for all (FedAvg)", OTHERS),
             ("each client alone", "each client alone", OTHERS),
+            ("FedAvg, and a round of training at home", "FedAvg, fine-tuned", OTHERS),
+            ("mixtures that find the groups themselves (pFedGraph)", "pFedGraph", OTHERS),
             ("SFL over the same graph with the clients in wrong places", "SFL, clients in wrong places", CONTROL),
             ("SFL over the graph of the groups", "SFL over the graph", OURS),
         ],
@@ -29,15 +30,16 @@ PANELS = {
         "Four participants of an electricity grid: stable?",
         [
             ("the best participant alone", "the best participant alone", OTHERS),
-            ("their embeddings side by side, without a graph", "embeddings without a graph", CONTROL),
-            ("all four, fused after one exchange", "F3, fused after one exchange", OURS),
+            ("vertical learning, with 451 exchanges", "vertical learning, 451 exchanges", OTHERS),
+            ("fused after one exchange, without a graph", "F3 without a graph, one exchange", CONTROL),
+            ("fused over a learned graph", "F3 over a learned graph", OURS),
         ],
     ),
     "IPA": (
         "Five peers, two digits each, tested on all ten",
         [
             ("each for itself", "each for itself", OTHERS),
-            ("one model for all (FedAvg)", "one model for all (FedAvg)", OTHERS),
+            ("one model for all, drift corrected (FedDyn)", "one model for all (FedDyn)", OTHERS),
             ("with iterative parameter alignment, mean of the five", "IPA", OURS),
         ],
     ),

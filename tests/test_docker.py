@@ -154,7 +154,7 @@ def test_every_command_is_one_that_its_program_understands(service):
 
 def test_the_commands_on_the_pages_are_understood():
     commands = page_commands()
-    assert {"server", "node", "supervise", "test-credentials"} <= {c[1] for c in commands if c[0] == "fedgraph"}
+    assert {"server", "node", "test-credentials"} <= {c[1] for c in commands if c[0] == "fedgraph"}
     for command in commands:
         parse(command)
 

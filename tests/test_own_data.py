@@ -108,7 +108,7 @@ def test_the_columns_of_a_file_are_the_clients_of_a_node_that_names_nobody(
         del config["clients"]
     summary = summary_of(run_experiment(series_tables, node_configs=configs))
     assert set(summary["per_client"]["test"]["mae"]) == set(CLIENTS)
-    assert summary["data"] == "own data, 1 client, 80 steps; own data, 2 clients, 80 steps; each column is a client"
+    assert summary["data"] == "own data, 1 client, 80 steps; own data, 2 clients, 80 steps", "notes stay on the nodes"
 
 
 def test_keys_about_clients_may_name_those_of_other_nodes(series_tables, series, own_files, run_experiment, tmp_path):

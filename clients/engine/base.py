@@ -13,6 +13,7 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from fedgraph.clients.engine.assignment import Assignment
+from fedgraph.clients.engine.disclosure import check_covered
 from fedgraph.clients.engine.frozen_layers import frozen_layers
 from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS, SplitName
@@ -204,6 +205,8 @@ class CohortClient(Configured[S]):
                 return lacking_reply()
             if len(served.frozen) != served.layers.fixed.num_parameters:
                 raise ReplyError("the frozen layers of the request do not match the model of this node")
+        predicted: tuple[SplitName, ...] = ("test",) if request.predict else ()
+        check_covered(cls, served.assignment, evaluated=(*request.evaluate, *predicted))
         what, most = ("training", cls.trainings_per_round) if request.train else ("evaluation", _MOST_EVALUATIONS)
         if most is not None:
             before = request.round + (not request.train)

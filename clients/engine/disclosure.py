@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedgraph.algorithms import own_splits
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
+from fedgraph.data import DataSource, SplitName
 from fedgraph.data.series import shares_scales
 from fedgraph.experiment import Experiment
 from fedgraph.support.errors import ExperimentError
@@ -76,15 +79,36 @@ def _noise_of(client_class: Any, assignment: Assignment) -> str:
     return name if name and assignment.method.get(name) is not None else ""
 
 
-def check_covered(client_class: Any, assignment: Assignment, label_counts: bool, moments: bool) -> None:
+def described(source: DataSource, node: Node, *classes: tuple[str, ...]) -> str:
+    """Return what the server is told of data: the description before its notes, unless it may read full errors.
+
+    Notes on columns that may have been misread quote cells: categories of few rows, numbers far from all others. Raises
+    DataError for names of classes and categories in fewer rows than the site requires, which would leave beside it.
+    """
+    if node.agreement is not None and (check := getattr(source, "check_listed", None)):
+        check(node.least_rows)
+    description = source.describe(*classes)
+    return description if node.sends_full_errors else description.partition("; ")[0]
+
+
+def check_covered(
+    client_class: Any,
+    assignment: Assignment,
+    label_counts: bool = False,
+    moments: bool = False,
+    evaluated: Sequence[SplitName] = (),
+) -> None:
     """Check that no statistics of clients' data leave beside a method's noise, which is to cover all that they release.
 
     Raises ExperimentError for numbers of labels and moments of readings in the answer to the opening query, and for
-    metrics that tell which classes a client has.
+    metrics of ``evaluated`` splits that depend on a client's own data or tell which classes it has.
     """
     if not (name := _noise_of(client_class, assignment)):
         return
+    own = own_splits(assignment.data.model_dump(), evaluated)
     without_noise = {
+        f"metrics of clients' own data ({', '.join(own)}): evaluate on data that all share ([evaluation] splits = "
+        '["test"], [data] test = "shared", and for tables scaling = "none"), or not at all (splits = [])': bool(own),
         'the numbers of their labels, for [graph] source = "labels": use another source': label_counts,
         "means and deviations of their readings, for common scales: let every client have its own ([data] scaling = "
         '"client", cold-scale = "own")': moments,

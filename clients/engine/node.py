@@ -18,7 +18,6 @@ from flwr.app import Context, RecordDict
 from fedgraph.clients.engine.agreement import Agreement, agreement_of
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.data import CLIENT, SPLITS, DataSource, OwnData, Preprocessing, open_source, parse_data
-from fedgraph.data.own import NOTES
 from fedgraph.data.series import shares_scales
 from fedgraph.experiment import AgreementTable
 from fedgraph.federation import configured_clients, hosted_clients, listed, prove
@@ -118,17 +117,6 @@ class Node:
     def least_rows(self) -> int:
         """The fewest rows about which anything leaves; 1 without an agreement."""
         return 1 if self.agreement is None else self.limits.least_rows
-
-    def described(self, source: DataSource, *classes: tuple[str, ...]) -> str:
-        """Return the description of data that leaves; with an agreement, notes, which may quote cells, stay.
-
-        Raises DataError for names of classes and categories that would leave beside it, and few rows have.
-        """
-        if self.agreement is None:
-            return source.describe(*classes)
-        if check := getattr(source, "check_listed", None):
-            check(self.least_rows)
-        return source.describe(*classes).split(NOTES)[0]
 
     @cached_property
     def simulated(self) -> bool:

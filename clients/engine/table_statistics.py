@@ -1,7 +1,7 @@
 """Statistics of clients' tables that an experiment asks for: ranges, and sums over rows.
 
-What leaves is recorded over all runs, see :class:`fedgraph.privacy.Ledger`: with noise its loss, without noise that
-these rows have been told of.
+What leaves is recorded over all runs, see :class:`fedgraph.privacy.Ledger`: the loss of noisy statistics, and the rows
+of exact ones.
 """
 
 from __future__ import annotations

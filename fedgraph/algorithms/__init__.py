@@ -24,7 +24,7 @@ A Flower strategy or the engine runs them; by hand:
 """
 
 from fedgraph.algorithms.algorithm import Algorithm
-from fedgraph.algorithms.exchange import Answers, Ask, Clients, Evaluation, Round, RunFacts, State
+from fedgraph.algorithms.exchange import Answers, Ask, Clients, Evaluation, Round, RunFacts, State, own_splits
 from fedgraph.algorithms.global_model import GlobalModel
 from fedgraph.algorithms.method import STOCK_CLIENT, Method
 from fedgraph.algorithms.model_rows import (
@@ -61,5 +61,6 @@ __all__ = [
     "filled",
     "matrix",
     "mixed",
+    "own_splits",
     "written",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,15 @@ State = dict[str, Any]
 """The state of an algorithm: tensors and JSON values, with all models under ``models``. It is the checkpoint."""
 
 
+def own_splits(data: Mapping[str, Any], splits: Sequence[SplitName]) -> tuple[SplitName, ...]:
+    """Return the splits whose metrics depend on a client's own data, given the values of ``[data]``.
+
+    Those of shared rows do where every client scales them by its own data.
+    """
+    shared = data.get("test") == "shared" and data.get("scaling") != "client"
+    return tuple(split for split in splits if not (shared and split == "test"))
+
+
 @dataclass(frozen=True)
 class RunFacts:
     """Facts about the run, with which an algorithm can check its settings.
@@ -28,7 +37,7 @@ class RunFacts:
     rounds : int or None
         Number of rounds; None where it is not known.
     own_splits : tuple of str
-        Evaluated splits of clients' own data, or of data that clients scale by their own.
+        Evaluated splits of clients' own data, see :func:`own_splits`.
     averages : str
         ``mean``, or the robust average that replaces it.
     keeps_last : bool

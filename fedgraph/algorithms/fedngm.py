@@ -144,7 +144,7 @@ class FedNGM(PhasedAlgorithm[FedNGMSettings]):
         texts = {name: schema_as_json(schema) for name, schema in agreement.schemas.items()}
         kept = yield Recall((texts, num_rows))
         claimed = torch.tensor(list(num_rows.values()))
-        counted = bounded_counts(claimed, run.defence.most_examples)
+        counted = bounded_counts(claimed, run.defence.counted_examples)
         counted_rows = dict(zip(num_rows, counted.tolist(), strict=True))
         context = PhaseContext(run, source, agreement.common, num_rows, counted_rows, kept)
         scaling = yield from self._scaling(context)

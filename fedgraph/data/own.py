@@ -19,9 +19,6 @@ OWN_TITLE = "own data"
 CLIENT = "{client}"
 """Placeholder for a client's name in the path of its own file."""
 
-NOTES = "; "
-"""Separates the description of data from notes on it."""
-
 UNNAMED = "new data"
 """The client of rows without a client column."""
 
@@ -108,4 +105,4 @@ def name_given_files(message: str) -> str:
 
 def with_notes(description: str, notes: Iterable[str]) -> str:
     """Add notes to the description of data."""
-    return NOTES.join((description, *notes))
+    return "; ".join((description, *notes))

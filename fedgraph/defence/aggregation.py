@@ -21,6 +21,7 @@ _LEAST = 1e-12
 _FEWEST_TIMES, _MOST_TIMES = 3, 50
 """Honest clients differ in their numbers of examples: a few by twice or three times the median (hospitals, parts by a
 Dirichlet distribution), many by up to fifty times (users of phones)."""
+_MOST_TIMES_CLIPPED = 1.25
 _MIDDLE = 0.5 - 1e-6
 """A trimmed mean that drops nearly all is a weighted median: the middle value, or the mean of the two in the middle."""
 
@@ -199,7 +200,8 @@ class DefenceTable(Settings):
     trim    : share of the weight that a trimmed mean drops at each end.
     most_examples : a client counts at most this many times as many examples as the median of all clients that have any,
               in every mean and vote that is weighted by examples: these numbers are only claimed. By default a third of
-              the number of clients, but 3 to 50. 0 for no bound.
+              the number of clients, but 3 to 50; with clip 1.25, as an update weighs by its length and its examples. 0
+              for no bound.
     """
 
     warn: float = Field(default=10.0, ge=0)
@@ -208,3 +210,8 @@ class DefenceTable(Settings):
     average: Literal["mean", "median", "trimmed-mean"] = "mean"
     trim: float = Field(default=0.2, gt=0, lt=0.5)
     most_examples: float | None = Field(default=None, ge=0)
+
+    @property
+    def counted_examples(self) -> float | None:
+        """``most_examples`` with its default; see :func:`bounded_counts`."""
+        return _MOST_TIMES_CLIPPED if self.clip and self.most_examples is None else self.most_examples

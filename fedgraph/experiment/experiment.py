@@ -227,7 +227,7 @@ def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
     data = parse_data(_table(tables, "data"))
     for key in ("forecasts", "yardsticks"):
         if getattr(evaluation, key) and "output_steps" not in type(data).model_fields:
-            raise ExperimentError(f"[evaluation] {key} is about time series, which this data set has not: leave it out")
+            raise ExperimentError(f"[evaluation] {key} is for time series, and this data set has none: leave it out")
     if evaluation.forecasts and _table(tables, "model").get("variants"):
         raise ExperimentError("[evaluation] forecasts are of models of one architecture: leave out [[model.variants]]")
     return Experiment(

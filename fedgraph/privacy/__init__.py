@@ -12,10 +12,10 @@ and every peer's parameters in IPA.
 - The unit is one sample of one owner. The same sample is seen by all owners: for the person or the hour behind it the
   loss over all owners together is larger, and ``privacy_loss(..., owners=n)`` returns it. Correlated samples (readings
   of neighbouring hours, visits of one patient) multiply the loss in the same way.
-- A node knows samples by their content and counts over all runs, models and settings of noise (:class:`Ledger`): what
-  was sent is sent again as it was, and a release beyond ``releases``, or beyond ``[agreement] epsilon`` of the site, is
-  refused, whatever keys and names the server gives. Another owner's part, or a row that its site has changed, is
-  another one.
+- A node knows an owner's samples by their content and counts over all runs, models and settings of noise
+  (:class:`Ledger`): what was sent is sent again as it was, and a release beyond ``releases``, or beyond ``[agreement]
+  epsilon`` of the site, is refused, whatever keys the server gives. Owners are told apart by name, as in the
+  experiments that their site has agreed to, and a row that its site has changed is another one.
 - The local model is taken as fixed. What the weights memorise of training samples also shows in the embeddings of other
   samples, and is not covered; only private training of the local model would cover it. Samples on which it was neither
   trained nor selected are covered completely.
@@ -30,12 +30,12 @@ in updated ones of others, as one vector, and adds Gaussian noise before it leav
 - Protects: all data of one peer, against the server and the other peers, who can hardly distinguish them from any other
   data of the same size. (epsilon, delta) adds up over its turns, in all runs.
 - Price: every single parameter gets noise. An epsilon of common size leaves nothing of an update of 200,000 parameters.
-- Participation, numbers of examples and settings are not hidden. Metrics are of released parameters on shared data;
-  others are refused, and so are numbers of labels for a client graph, and moments of readings for common scales.
-  Training losses, divergence and the moments of the optimiser stay on the node.
-- The server names method, settings and run. A node counts the releases of a client over all runs (:class:`Ledger`), up
-  to what was promised first, or to ``[agreement] epsilon`` of the site; a name of a run is no new budget. Clients are
-  counted by name: a site whose file is divided by a column that the server may choose must name its clients.
+- Participation, numbers of examples and settings are not hidden. Metrics are of shared data; a node refuses others,
+  and numbers of labels for a client graph, and moments of readings for common scales. Training losses, divergence and
+  the moments of the optimiser stay on the node.
+- A node counts the releases of a client over all runs (:class:`Ledger`), up to the least that was promised, or to
+  ``[agreement] epsilon`` of the site; a name of a run is no new budget. Clients are counted by name, as in the
+  experiments that their site has agreed to.
 
 **Counts** (``counts``). A client adds noise to counts of its rows: of categories, or of a histogram that quantiles are
 then read from.
@@ -43,8 +43,8 @@ then read from.
 - Protects: one row, against all observers: with another row in its place, the release looks nearly the same.
 - The loss of a person with several rows is multiplied by their number, and each release with fresh noise adds its own.
   Columns do not add to it: the noise grows with their number. A node adds up what it has disclosed of each row, in all
-  runs (:class:`Ledger`), and refuses more than was promised first. FedNGM's graphs and parameters leave without noise,
-  so that a site with ``[agreement] epsilon`` does not take part.
+  runs (:class:`Ledger`), and refuses more than the least that was promised. FedNGM's graphs and parameters leave
+  without noise, so that a site with ``[agreement] epsilon`` does not take part.
 - Without noise, a node sends one kind of statistics of the same rows: others (at another quantile, of other columns, of
   cells that are read otherwise) are refused, and sums or ranges of other rows where all that were sent tell fewer than
   ``[agreement] least-rows`` rows apart, and sums with ranges that leave fewer rows on one side.
@@ -59,7 +59,8 @@ then read from.
 - Does not protect: against all others together, who can subtract their own numbers from the sum; of two clients each
   can, if it gets the sum. What the sum itself discloses is not hidden: noise does that, and each client adds its own.
 - The server distributes the public keys. A server that invents clients can remove the masks of the others.
-- Keys are used once. When a client is lost, the others begin again with new ones.
+- Keys are used once. When a client is lost, the others begin again with new ones; a server that says so of a client
+  whose sums it has learns them as the difference of both sums.
 
 **Shares** (``shamir``, ``sealed``). An owner splits a quantised embedding into n shares for n aggregators.
 
@@ -71,8 +72,8 @@ then read from.
   fingerprints by another channel (``fingerprint``) can pin them, which prevents this. A seal does not authenticate the
   sender.
 - Labels, sample keys, which owner lacks which sample and the sizes of embeddings are not hidden.
-- n, k and the bits are set by the server's experiment; a node requires at least two different aggregators, and those
-  that it has pinned.
+- n, k and the bits are those of the agreed experiment; a node requires k different aggregators, two at least, and only
+  those that it has pinned.
 
 **First stage on shares** (``first_stage``). At inference, alignment, first layer weight and the first graph product are
 computed by the aggregators on shares; the server gets the outcome only, adds bias and non-linearity and continues.
@@ -91,14 +92,14 @@ computed by the aggregators on shares; the server gets the outcome only, adds bi
 - Undetermined numbers may still be estimated: embeddings are correlated, and a server that has seen training
   embeddings can estimate the rest of a new one from the numbers that it learns.
 - Training the fusion model still needs unshared embeddings, with noise or without. Shares protect new samples only,
-  and only where the server asks for shares: nodes answer ``f3-inference`` too.
+  and only at nodes that have agreed to ``f3-secret``: ``f3-inference`` asks for the embeddings themselves.
 
 **Inference on shares** (the method ``f3-secret``) combines these in three exchanges: which owners have which samples,
 without any embedding; sealed shares from the owners; shares of the outcome from the aggregators.
 
 - k of the n aggregators must answer, or there is no prediction. With ``on-missing = "skip"`` the others may be
-  unavailable; by default a run stops if one is missing. When more than k answer and one of them is wrong, the run
-  stops. When exactly k answer, a wrong one spoils the predictions unnoticed.
+  unavailable; by default a run stops if one is missing. A wrong answer stops the run, or is left out if k + 2 answer
+  and the others agree (``on-missing = "skip"``). When exactly k answer, it spoils the predictions unnoticed.
 - A share opens only for the samples, model, settings and request for which the owner has sealed it: the server cannot
   replace one sample's share by another's.
 - Predictions differ from those without shares by rounding: ``probability_error_bound`` of ``summary.json`` is the

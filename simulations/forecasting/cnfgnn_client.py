@@ -52,7 +52,7 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
         Raises
         ------
         ReplyError
-            For windows that a client has not.
+            For windows that a client does not have.
         """
         try:
             return self._reply()

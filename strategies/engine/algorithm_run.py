@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fedgraph.algorithms import Algorithm, Answers, Ask, Clients, RunFacts, check_models, check_state
+from fedgraph.algorithms import Algorithm, Answers, Ask, Clients, RunFacts, check_models, check_state, own_splits
 from fedgraph.data import SplitName
 from fedgraph.federation import Federation
 from fedgraph.graph import ClientGraph
@@ -297,12 +297,9 @@ class AlgorithmRun:
 
 def _facts(federation: Federation, plan: RunPlan) -> RunFacts:
     experiment = json.loads(plan.experiment)
-    data = experiment.get("data", {})
-    # Metrics of shared rows that every client scales by its own data depend on these.
-    shared_test = "test" if data.get("test") == "shared" and data.get("scaling") != "client" else ""
     return RunFacts(
         rounds=plan.rounds,
-        own_splits=tuple(split for split in plan.splits if split != shared_test),
+        own_splits=own_splits(experiment.get("data", {}), plan.splits),
         averages=plan.defence.average,
         keeps_last=plan.on_missing == "keep-last",
         train=plan.train,

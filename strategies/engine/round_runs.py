@@ -191,7 +191,7 @@ def open_federation(
     if graph is not None:
         write_graph(graph, folder.path / "graph.npz")
         log.info("client graph: %s", graph.describe())
-    federation = replace(federation, graph=graph, most_examples=experiment.defence.most_examples)
+    federation = replace(federation, graph=graph, most_examples=experiment.defence.counted_examples)
     return federation, with_shared_scales(experiment, federation, folder.path).client_part(settings, final=False)
 
 

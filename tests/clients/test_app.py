@@ -9,12 +9,14 @@ from disturbances.experiments import prepared
 from disturbances.in_process import InProcess
 from disturbances.scenario import Scenario
 from disturbances.trial import undisturbed_run
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod, arrays_size_mod, message_size_mod
 
+from fedgraph.algorithms.fedngm_messages import PhaseRequest
 from fedgraph.clients.app import app, client_app
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.disclosure import check_covered
+from fedgraph.clients.engine.node import Node
 from fedgraph.clients.ipa import IPAClient
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.in_process import LocalGrid
@@ -23,6 +25,7 @@ from fedgraph.messages import (
     CHALLENGE_KEY,
     CLIENT_KEY,
     EXPERIMENT_KEY,
+    EmbedRequest,
     Identity,
     WorkReply,
     WorkRequest,
@@ -199,11 +202,69 @@ def test_statistics_of_data_do_not_leave_beside_noise_that_covers_all(part):
     assert read_error(identify(noisy, {"clients": "client-0"}, client=IPA_CLIENT)) is None
     plain = json.dumps({**json.loads(part), "method": {}})
     assert read_error(identify(plain, {"clients": "client-0"}, label_counts=True, client=IPA_CLIENT)) is None
-    check_covered(IPAClient, Assignment.of(plain), True, True)
+    check_covered(IPAClient, Assignment.of(plain), True, True, ("test",))
     with pytest.raises(ExperimentError, match="means and deviations of their readings, for common scales"):
         check_covered(IPAClient, Assignment.of(noisy), False, True)
     with pytest.raises(ExperimentError, match="set .evaluation. unseen-classes = false"):
         check_covered(IPAClient, replace(Assignment.of(noisy), unseen_classes=True), False, False)
+
+
+LABEL = {"label": "long", "categories": {"long": ["no", "yes"]}}
+SITE = {
+    "sfl": {"set": "table", "features": ["age"], **LABEL},
+    "f3": {"set": "table-columns", "key-column": "patient", "owners": {"mercy": ["age"]}, **LABEL},
+    "fedngm": {"set": "mixed-table"},
+}
+
+
+@pytest.mark.parametrize("config", [{}, FULL])
+@pytest.mark.parametrize("method", SITE)
+def test_notes_on_columns_stay_with_their_node(write_patients, tmp_path, method, config):
+    patients = write_patients(tmp_path / "mercy.csv", 60)
+    patients.loc[:1, "patient"], patients.loc[:3, "age"] = ["Ada", "ADA"], -999
+    patients.to_csv(tmp_path / "mercy.csv", index=False)
+    tables = {"experiment": {"name": "stays", "method": method}, "data": SITE[method]}
+    experiment = parse_experiment(tables if method == "fedngm" else {**tables, "model": {"name": "mlp"}})
+    part = experiment.client_part(experiment.method_settings.as_table(nulls=True))
+    client = experiment.method.client_class
+    requests = {
+        "sfl": RecordDict({"config": ConfigRecord({CLIENT_KEY: client, EXPERIMENT_KEY: part})}),
+        "fedngm": PhaseRequest("schema", client=client, experiment=part, run="run").pack(),
+        "f3": EmbedRequest(client=client, experiment=part, run="run").pack(),
+    }
+    kind = {"sfl": "query.identify", "fedngm": "query", "f3": EmbedRequest.message_type}[method]
+    own = {"clients": "mercy", "data": str(tmp_path / "mercy.csv"), "state-dir": str(tmp_path / "state"), **config}
+    (reply,) = LocalGrid(app, [own]).send_and_receive([Message(requests[method], 1000, kind)])
+    said = str(reply.content.config_records["config"]["data"])
+    assert "60 " in said
+    assert ("'age' holds -999" in said) == bool(config)
+    assert ("'ADA' and 'Ada' of 'patient' are two categories" in said) == (bool(config) and method == "fedngm")
+
+
+@pytest.mark.parametrize(
+    ("fields", "shared", "refused"),
+    [
+        ({"evaluate": ("validation",)}, True, True),
+        ({"evaluate": ("test",)}, False, True),
+        ({"predict": True, "train": False}, False, True),
+        ({"evaluate": ("test",), "train": False}, True, False),
+        ({"predict": True, "train": False}, True, False),
+    ],
+)
+def test_metrics_of_own_data_do_not_leave_beside_noise_that_covers_all(digits_tables, fields, shared, refused):
+    digits_tables["experiment"]["method"] = "ipa"
+    digits_tables["ipa"] = {"privacy": {"clip-norm": 1.0, "noise-multiplier": 10.0}}
+    if shared:
+        digits_tables["data"]["test"] = "shared"
+    experiment, hosted = parse_experiment(digits_tables), ("client-0",)
+    part = experiment.client_part(experiment.method_settings.as_table(nulls=True))
+    layout = Node.of(Context(0, 0, {}, RecordDict(), {})).cohort(part, hosted).model.layout
+    models = {"parameters": torch.zeros(1, layout.num_parameters)}
+    request = WorkRequest(hosted, 1, models, **fields, client=IPA_CLIENT, experiment=part, run="run")
+    grid = LocalGrid(app, [{"clients": "client-0", **FULL}])
+    (reply,) = grid.send_and_receive([Message(request.pack(), 1000, "train")])
+    error = read_error(reply)
+    assert "does not cover metrics of clients' own data" in error if refused else error is None
 
 
 @pytest.mark.parametrize(

@@ -22,15 +22,6 @@ def test_peers_take_turns(node):
         node.ask(1, shared(node), {"parameters": torch.stack([node.model(), node.model()])})
 
 
-@pytest.mark.parametrize("train", [True, False])
-def test_metrics_of_own_data_do_not_leave_beside_private_updates(one_node, train):
-    privacy = {"clip-norm": 1.0, "noise-multiplier": 10.0, "releases": 5}
-    node = one_node(IPAClient, {**IPASettings().as_table(), "privacy": privacy})
-    start = {"parameters": node.model()[None]}
-    with pytest.raises(ReplyError, match=r"metrics of own data \(test, validation\) would leave without noise"):
-        node.ask(1, shared(node), start, clients=("client-0",), train=train, evaluate=("test", "validation"))
-
-
 def test_what_is_measured_is_what_the_turn_has_made(node):
     start = {"parameters": node.model()[None]}
     reply = node.ask(1, shared(node), start, clients=("client-0",), evaluate=("test",))

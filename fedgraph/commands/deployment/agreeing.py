@@ -22,9 +22,10 @@ def agreement_lines(experiment: Experiment) -> list[str]:
     limit = f"; none without noise, and all about the same rows within epsilon {table.epsilon}, delta {table.delta:g}"
     return [
         f"requests of runs of {experiment.method.name} with the client class {experiment.method.client_class}",
-        f"at most {head.rounds} rounds, as many different trainings over all runs, and all other keys as in this file",
+        f"at most {head.rounds} rounds, and as many different trainings over all runs",
+        "all keys that reach a node as in this file, except what is open",
         f"open: {', '.join(table.open) or 'nothing but the name of the run'}",
-        f"about at least {table.least_rows} rows each time{'' if table.epsilon is None else limit}",
+        f"about at least {table.least_rows} rows of each split and sum{'' if table.epsilon is None else limit}",
     ]
 
 

@@ -244,7 +244,7 @@ def _rehearse(experiment: Experiment, node_config: Mapping[str, Any], console: C
     for title, lines in (
         ("The data, read as the run will read it", rehearsal.data),
         ("What leaves this machine", rehearsal.disclosure.leaves),
-        ("What stays", rehearsal.disclosure.stays),
+        ("What stays, apart from that", rehearsal.disclosure.stays),
         ("What this node will answer, and nothing else", agreement_lines(experiment)),
     ):
         console.print(title, style="bold")

@@ -62,20 +62,18 @@ def test_every_method_earns_its_place(full_tour, tmp_path):
     result = full_tour()
     assert result.exit_code == 0, result.output
     numbers = [float(found) for found in re.findall(r"(\d+\.\d+) (?:mph|%)", result.output)]
-    (own, no_graph, permuted, learned, alone, one, tuned, wrong, groups, mixtures, owner, fused, concatenated, whole,
-     each, aligned, averaged, corrected, model, pooled, exact) = numbers  # fmt: skip
-    assert learned < permuted < no_graph < own
-    assert learned < 0.85 * no_graph
-    assert max(one, wrong, tuned) < alone + 5
-    assert groups > alone + 10
-    assert groups > mixtures - 5
-    assert fused > owner + 10
-    assert fused > concatenated - 1
-    assert fused > whole
+    (own, no_graph, complete, given, permuted, learned, alone, one, tuned, all_alike, wrong, groups, mixtures, owner,
+     without, joined, fused, vertical, whole, each, aligned, averaged, corrected, model, parameters, pooled,
+     exact) = numbers  # fmt: skip
+    assert max(complete, given, permuted, learned) < 0.85 * min(no_graph, own)
+    assert one < alone
+    assert groups > max(alone, tuned, all_alike, wrong) + 5
+    assert groups > mixtures - 2
+    assert min(without, joined, fused) > max(owner + 20, vertical - 2, whole)
     assert aligned > each + 35
     assert aligned > max(averaged, corrected)
     assert abs(model - exact) < 5
-    assert abs(pooled - exact) < 5
+    assert abs(pooled - exact) < 5 < abs(parameters - exact)
     shown = readme_of_the_tour()
     assert len(shown) > 12
     for label, value in shown:

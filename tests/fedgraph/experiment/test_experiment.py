@@ -120,7 +120,7 @@ def test_bad_override_is_explained(override, message):
         ("evaluation", {"targets": {"train/accuracy": 0.9}}, "with a split of"),
         ("evaluation", {"splits": ["tset"]}, "splits"),
         ("evaluation", {"yardsticks": True}, "yardsticks .*time series"),
-        ("evaluation", {"forecasts": "csv"}, "forecasts is about time series"),
+        ("evaluation", {"forecasts": "csv"}, "forecasts is for time series"),
         ("graph", {"source": "file"}, 'source = "file" needs a path'),
         ("graph", {"source": "labels", "kind": 1}, r"\[graph\] .*'kind'; .*source"),
         ("graph", {"source": "complete", "path": "x"}, 'source = "file" and source = "run"'),

@@ -1,4 +1,4 @@
-"""Recurrent layers around PyTorch's fused cells, which a CPU has not: here they are written out."""
+"""Recurrent layers around PyTorch's fused cells, which a CPU does not have: here they are written out."""
 
 from __future__ import annotations
 

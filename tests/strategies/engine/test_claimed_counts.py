@@ -22,17 +22,20 @@ METHODS = {
     "pfedgraph": {},
 }
 DEFENCES = {"none": {}, "clip": {"clip": 2.0}, "krum": {"krum": 0.1}}
+COUNTED = {"none": 433, "clip": 162, "krum": 433}
 UPDATES = {"unchanged": 1.0, "zero": 0.0, "reversed": -1.0}
 
 
-def run(folder, method, defence, rounds=30, nodes=2):
-    tables = {**TABLES, **METHODS[method], "experiment": {"name": "claims", "method": method, "rounds": rounds}}
+def run(folder, method, defence, rounds=30, nodes=2, seed=0):
+    head = {"name": "claims", "method": method, "rounds": rounds, "seed": seed}
+    data = TABLES["data"] | {"partition-seed": seed}
+    tables = {**TABLES, **METHODS[method], "experiment": head, "data": data}
     return fedgraph.run({**tables, "defence": defence}, nodes=nodes, out=folder, progress=False)
 
 
 def accuracy(found):
-    lines = found.metrics.query("split == 'test' and metric == 'accuracy'")
-    return float(lines["mean"].iloc[-1])
+    """Return the mean test accuracy of the honest clients."""
+    return float(found.clients.drop(ATTACKER)["test/accuracy"].mean())
 
 
 def attack(patch, factor):
@@ -55,21 +58,26 @@ def attack(patch, factor):
     patch.setattr(Cohort, "train", falsify)
 
 
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 @pytest.mark.parametrize("defence", DEFENCES)
 @pytest.mark.parametrize("method", METHODS)
-def test_a_claim_costs_no_more_than_two_points(method, defence, tmp_path):
-    """Unless the update is reversed, too: in a mean that of one in ten, which counts as three of twelve, is felt."""
-    honest = accuracy(run(tmp_path, method, DEFENCES[defence]))
+def test_a_claim_costs_honest_clients_no_more_than_two_points(method, defence, seed, tmp_path):
+    """Unless the update is reversed, too, and there is no defence: one in ten, which counts as three of twelve."""
+    honest = accuracy(run(tmp_path, method, DEFENCES[defence], seed=seed))
     found = {}
     for update, factor in UPDATES.items():
         with pytest.MonkeyPatch.context() as patch:
             attack(patch, factor)
-            one = run(tmp_path, method, DEFENCES[defence])
+            one = run(tmp_path, method, DEFENCES[defence], seed=seed)
         found[update] = accuracy(one)
-        assert any("'client-00' counted as 433 examples" in note for note in one.summary["notes"])
-    print(f"{method}, {defence}: {honest:.3f} without the attacker;", {each: round(found[each], 3) for each in found})
+        counted = f"'client-00' counted as {COUNTED[defence]} examples"
+        assert any(counted in note for note in one.summary["notes"])
+    print(
+        f"{method}, {defence}, seed {seed}: {honest:.3f} without the attacker;",
+        {each: round(found[each], 3) for each in found},
+    )
     assert min(found["unchanged"], found["zero"]) > honest - 0.02
-    assert found["reversed"] > (honest - 0.02 if defence == "krum" and method != "pfedgraph" else 0.8)
+    assert found["reversed"] > honest - (0.07 if defence == "none" else 0.02)
 
 
 def test_without_the_bound_the_claim_decides(tmp_path, monkeypatch):
