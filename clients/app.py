@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 
 from fedgraph.clients.engine.agreement import check_answers_any
 from fedgraph.clients.engine.assignment import Assignment
-from fedgraph.clients.engine.disclosure import check_covered, described
+from fedgraph.clients.engine.disclosure import check_covered, check_noise, described
 from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS
 from fedgraph.federation.grids import is_simulated
@@ -156,10 +156,14 @@ def _agreed(message: Message, node: Node) -> tuple[str, str]:
     return path, experiment
 
 
-def _client_class(path: str, assignment: Assignment) -> Any:
-    """Import a client class by its dotted path. Raises ExperimentError for anything else."""
+def _client_class(path: str, assignment: Assignment, node: Node) -> Any:
+    """Import a client class by its dotted path.
+
+    Raises ExperimentError for anything else, and for one that releases without noise what the site wants it for.
+    """
     found = load_object(path, "[experiment] client", a_client)
     assignment.check_terms(found)
+    check_noise(found, assignment, node.limits.epsilon)
     return found
 
 
@@ -167,7 +171,7 @@ def _work(message: Message, node: Node) -> RecordDict:
     path, experiment = _agreed(message, node)
     assignment = Assignment.of(experiment)
     threads = min(assignment.train.threads, _MOST_THREADS)
-    client_class = _client_class(path, assignment)
+    client_class = _client_class(path, assignment, node)
     with pinned_threads(threads):
         content: RecordDict = client_class.handle(message, node)
     return content
@@ -182,7 +186,7 @@ def _identity(message: Message, node: Node) -> Identity:
     if not clients:
         nothing = torch.zeros(0, dtype=torch.int64)
         return Identity((), None, "", dict.fromkeys(SPLITS, nothing), None, divided)
-    client_class = _client_class(path, assignment)
+    client_class = _client_class(path, assignment, node)
     cohort = node.opening_cohort(experiment, clients, client_class)
     data = cohort.data
     assignment.horizons_of(data.task)
@@ -191,7 +195,7 @@ def _identity(message: Message, node: Node) -> Identity:
     return Identity(
         clients=clients,
         task=data.task,
-        data=described(node.source(assignment).describe(), node),
+        data=described(node.source(assignment), node),
         num_examples={split: data.splits[split].num_examples for split in SPLITS},
         label_counts=data.label_counts if label_counts else None,
         partition=divided,

@@ -97,7 +97,7 @@ class OwnersClient(Configured[SomeOwners]):
         return EmbedReply(
             clients=self.owners,
             partition=self.node.partition(),
-            data=described(self.source.describe(data.tasks[0].classes), self.node),
+            data=described(self.source, self.node, data.tasks[0].classes),
             classes=data.tasks[0].classes,
             keys=tuple(key for key, wanted in zip(data.keys, requested.tolist(), strict=True) if wanted),
             split=data.split[requested],

@@ -46,7 +46,7 @@ from fedgraph.graphical.learning import (
 )
 from fedgraph.graphical.network import Network, train
 from fedgraph.graphical.recovery import UnitTable, recover
-from fedgraph.support.errors import DataError, GraphError, IdentityError, ReplyError, counted, quoted
+from fedgraph.support.errors import GraphError, IdentityError, ReplyError, counted, quoted
 from fedgraph.support.files import file_name, json_digest, run_state, write_atomically
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Configured, select_settings
@@ -72,7 +72,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         """Describe what leaves the node, see ``fedgraph.clients.engine.disclosure``."""
         sent = [
             "the names and kinds of each client's features, and the names of categories in at least least-rows of "
-            "[data.table-schema] (5) of its rows",
+            "[data.table-schema] (5) of its rows, and of [agreement] (10)",
             "each client's feature graph among the common features",
             "the parameters of each client's model of the common features",
         ]
@@ -84,7 +84,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         if "sums" in disclosed:
             masked = ", which the server sees only summed over all clients" if settings.recovery.masks else ""
             sent[1] = f"sums over each client's rows of all pairs of units{with_noise}{masked}"
-        return [*sent, *loss_in_all(settings, node.limits)]
+        return [*sent, *loss_in_all(settings)]
 
     def __init__(self, node: Node, request: PhaseRequest, assignment: Assignment | None = None) -> None:
         self.node = node
@@ -95,7 +95,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         self.clients = tuple(sorted(node.hosted(self.assignment)))
         self._held = node.once_per_run(
             request.run, ("tables", request.experiment, self.clients),
-            lambda: TableRows(self.source, self.clients, self.settings.scaling),
+            lambda: TableRows(self.source, self.clients, self.settings.scaling, node.least_rows),
         )  # fmt: skip
 
     @classmethod
@@ -138,7 +138,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         return PhaseReply(
             clients=self.clients,
             partition=partition,
-            data=described(self.source.describe(), self.node),
+            data=described(self.source, self.node),
             num_rows=num_rows,
             texts=tuple(texts),
             parameters=parameters,
@@ -168,16 +168,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
     # ---- phases ----------------------------------------------------------------------------------------------------
 
     def schemas(self) -> list[str]:
-        """Return the schema of each client, as JSON.
-
-        Raises DataError when names of categories would leave that fewer rows have than the site requires.
-        """
-        found, limits = self.source.table_schema.least_rows, self.node.limits
-        if "least_rows" in limits.model_fields_set and found < limits.least_rows:
-            raise DataError(
-                f"[data.table-schema] least-rows is {found}, and names of categories may leave this node only if "
-                f"{limits.least_rows} rows have them ([agreement] least-rows): set it to {limits.least_rows}"
-            )
+        """Return the schema of each client, as JSON."""
         return [schema_as_json(self._held.schema(name)) for name in self.clients]
 
     def excluded_columns(self) -> tuple[dict[str, ExclusionReason], ...]:

@@ -43,7 +43,7 @@ class VerticalClient(OwnersClient[VerticalSettings]):
             return super().handle(message, node)
         request = StepRequest.unpack(message.content)
         embed = EmbedRequest(client=request.client, experiment=request.experiment, run=request.run)
-        node.record(request.run, f"step {request.step}", request.owners, message.content)
+        node.record(request.run, f"step {request.step}", request.owners, message.content, request.step)
         return cls(node, embed).step(request).pack()
 
     def stage(self, data: OwnerData) -> LocalStage:

@@ -14,13 +14,14 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedgraph.algorithms.phases import has_phases
 from fedgraph.experiment import Experiment, load_experiment, plugin_folders
 from fedgraph.federation import quick
 from fedgraph.runs import Callback, Run, RunFolder
 from fedgraph.runs.reports import as_text
 from fedgraph.runs.reports.page import leave_report
 from fedgraph.runs.tracking import tracked
-from fedgraph.strategies.engine.chosen import ChosenMethod, has_phases
+from fedgraph.strategies.engine.chosen import ChosenMethod
 from fedgraph.strategies.engine.phase_runs import execute_phases
 from fedgraph.strategies.engine.round_runs import execute_rounds
 from fedgraph.support.catalogue import data_folder

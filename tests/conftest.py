@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import sys
+import textwrap
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -213,6 +214,34 @@ def patches_tables():
         "train": {"optimizer": "adam", "learning-rate": 0.01, "batch-size": 200, "local-epochs": 1, "workers": 1},
         "f3": {"epochs": 2, "learning-rates": [0.01], "draws": 2, "batch-size": 200, "workers": 1, "device": "cpu"},
     }
+
+
+FLOWER_APP = """
+[project]
+name = "{name}"
+version = "1.0.0"
+[tool.flwr.app]
+publisher = "tests"
+[tool.flwr.app.components]
+serverapp = "server_app:app"
+clientapp = "client_app:app"
+[tool.flwr.app.config]
+{config}
+"""
+
+
+@pytest.fixture
+def write_flower_app():
+    """``write_flower_app(folder, {"client_app.py": "..."}, config)``: write a Flower app, and return its folder."""
+
+    def write(folder, files, config):
+        files = {"pyproject.toml": FLOWER_APP.format(name=folder.name, config=config), **files}
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(textwrap.dedent(text))
+        return folder
+
+    return write
 
 
 @pytest.fixture(scope="session")

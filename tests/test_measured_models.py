@@ -8,9 +8,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import fedgraph
+from fedgraph.algorithms.phases import has_phases
 from fedgraph.data import open_source, parse_data
 from fedgraph.experiment import built_ins
-from fedgraph.strategies.engine.chosen import has_phases
 from fedgraph.support.errors import RunError
 
 METHODS = sorted(name for name, found in built_ins().items() if not has_phases(found))

@@ -12,10 +12,10 @@ from sklearn.metrics import roc_auc_score
 from torch_geometric.data import Data
 
 import fedgraph
+from fedgraph.algorithms.phases import has_phases
 from fedgraph.data import open_source, parse_data
 from fedgraph.data.tables.client_tables import client_table_source
 from fedgraph.experiment import built_ins
-from fedgraph.strategies.engine.chosen import has_phases
 from fedgraph.support.errors import DataError, RunError
 from fedgraph.support.probability_scores import calibration_error
 

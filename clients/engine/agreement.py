@@ -15,12 +15,12 @@ from typing import Any
 
 from flwr.app import RecordDict
 
-from fedgraph.algorithms.phases import PhasedAlgorithm
-from fedgraph.data import SplitName
+from fedgraph.algorithms.phases import has_phases
+from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import shares_scales
 from fedgraph.experiment import AgreementTable, Experiment, load_experiment
 from fedgraph.federation.grids import is_simulated
-from fedgraph.messages import KEEP_KEY, ROUND_KEY, unpacking_request
+from fedgraph.messages import KEEP_KEY, ROUND_KEY, RUN_KEY, unpacking_request
 from fedgraph.messages.frozen_layers import RECORD as FROZEN
 from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError, RunError, similar
 from fedgraph.support.files import load_json, locked, private_folder, write_atomically
@@ -43,7 +43,8 @@ _TABLES = {
 _OWN_PLACES = ("data.path", "data.test-path", "data.graph")
 """Keys of files on the node itself, for which its own values stand."""
 
-_MESSAGE_KEYS = ("experiment.rounds", "evaluation.splits", "evaluation.compare-peers", "graph.source")
+_ROUNDS = "experiment.rounds"
+_MESSAGE_KEYS = (_ROUNDS, "evaluation.splits", "evaluation.compare-peers", "graph.source")
 """Keys that are not in the nodes' part, but decide which messages nodes answer."""
 
 _LIMITS = ("agreement", "aggregator-fingerprints")
@@ -72,6 +73,7 @@ class Agreement:
     label_counts : whether numbers of labels may leave the node.
     table : ``[agreement]``, the site's own limits.
     bounds : what is open, by key: an interval for a number, or None for any value.
+    has_phases : whether the method has phases instead of rounds.
     """
 
     client: str
@@ -83,6 +85,7 @@ class Agreement:
     label_counts: bool
     table: AgreementTable
     bounds: Mapping[str, tuple[float, float] | None]
+    has_phases: bool
 
     @classmethod
     def of(cls, experiment: Experiment) -> Agreement:
@@ -93,8 +96,9 @@ class Agreement:
         settings = experiment.method_settings.as_table(nulls=True)
         part = json.loads(experiment.client_part(settings))
         head, evaluation, name = experiment.experiment, experiment.evaluation, experiment.method.name
-        tables = {_TABLES.get(key, name if key == "method" else key): value for key, value in part.items()}
+        tables = {_key(key, name): value for key, value in part.items()}
         known = [*_MESSAGE_KEYS, *_TABLES.values(), *(key for key, _ in _items(tables))]
+        phased = has_phases(experiment.method.strategy_class)
         bounds = dict(_bound(entry, known) for entry in experiment.agreement.open)
         if shares_scales(experiment.data):
             bounds["data.scales"] = None  # computed from all clients in the run
@@ -102,12 +106,13 @@ class Agreement:
             client=experiment.method.client_class,
             part=part,
             method=name,
-            rounds=head.rounds if _has_rounds(experiment.method.strategy_class) else 1,
-            splits=tuple(evaluation.splits),
+            rounds=1 if phased else head.rounds,
+            splits=SPLITS if {"evaluation", "evaluation.splits"} & bounds.keys() else tuple(evaluation.splits),
             compares_peers=evaluation.compare_peers,
             label_counts=experiment.graph.source == "labels",
             table=experiment.agreement,
             bounds=bounds,
+            has_phases=phased,
         )
 
     def agreed(self, client: str, experiment: str) -> str:
@@ -128,8 +133,7 @@ class Agreement:
         agreed = {name: value for name, value in self.part.items() if name != "forecasts" or name in asked}
         merged = {}
         for name in sorted({*agreed, *asked}):
-            key = self._key(name)
-            merged[name] = self._merged(key, agreed.get(name), asked.get(name), differences)
+            merged[name] = self._merged(_key(name, self.method), agreed.get(name), asked.get(name), differences)
         if differences:
             raise ExperimentError(_refusal(differences))
         return json.dumps({name: value for name, value in merged.items() if name in asked}, sort_keys=True)
@@ -149,7 +153,7 @@ class Agreement:
             "graph.source": (bool(config.get("label-counts")) and not self.label_counts, None, "labels"),
             "evaluation.compare-peers": (bool(config.get("predict")) and not self.compares_peers, False, True),
             "evaluation.splits": (bool(more), list(self.splits), more),
-            "experiment.rounds": (works and number > self.rounds, self.rounds, number),
+            _ROUNDS: (works and number > self.rounds, self.rounds, number),
         }
         differences = [
             (key, agreed, wanted)
@@ -172,9 +176,6 @@ class Agreement:
                     "([agreement] least-rows): lower it there, or ask for less"
                 )
 
-    def _key(self, name: str) -> str:
-        return _TABLES.get(name, self.method if name == "method" else name)
-
     def _merged(self, key: str, agreed: Any, asked: Any, differences: list[tuple[str, Any, Any]]) -> Any:
         """Return the value to work by; add a difference that is not open to ``differences``."""
         if key in _OWN_PLACES or key == f"{self.method}.data":
@@ -192,7 +193,7 @@ class Agreement:
         return agreed
 
     def _is_open(self, key: str, asked: Any) -> bool:
-        if isinstance(asked, str) and ":" in asked and key not in self.bounds:
+        if _may_name_code(asked) and key not in self.bounds:
             return False  # code is opened by its own key alone
         parts = key.split(".")
         for entry in (".".join(parts[: end + 1]) for end in range(len(parts))):
@@ -201,31 +202,47 @@ class Agreement:
                 return bound is None or (type(asked) in (int, float) and bound[0] <= asked <= bound[1])
         return False
 
-    def record(self, folder: Path, what: str, clients: Sequence[str], content: RecordDict, most: int = 1) -> None:
-        """Record that a request is answered, before it is; one that is repeated as it was counts once.
+    @property
+    def most_rounds(self) -> float:
+        """The most rounds that are agreed or open."""
+        bound = next((self.bounds[key] for key in ("experiment", _ROUNDS) if key in self.bounds), (0, self.rounds))
+        return math.inf if bound is None else max(self.rounds, bound[1])
+
+    def record(
+        self,
+        folder: Path,
+        what: str,
+        clients: Sequence[str],
+        content: RecordDict,
+        state: Any = None,
+        most: float = 1,
+        where: str = "in a run",
+    ) -> None:
+        """Record that a request is answered, before it is; one that is repeated, from the same state, counts once.
 
         Raises ExperimentError for one more than ``most`` different requests for the same clients.
 
         Parameters
         ----------
-        folder : folder of the run's state on the node.
-        what : name of the request, such as ``training in round 3``.
+        folder : folder for what is counted together.
+        what : name of the request, such as ``phase 'fit' 3``; ``where`` it counts is for the error.
         clients : the clients that it is about.
-        content : the request.
+        content, state : the request, and a JSON value on which its answer depends, too.
         """
-        digest, path = _digest(content), folder / "answered.json"
+        digest, path = _digest(content, state), folder / "answered.json"
         private_folder(folder)
         with locked(path.with_suffix(".lock")):
             try:
                 answered: dict[str, dict[str, list[str]]] = load_json(path) if path.exists() else {}
             except (OSError, ValueError) as error:
-                raise RunError(f"{path} cannot be read ({error}): without it this run has no more answers") from None
-            before = answered.setdefault(what, {})
-            wanted = set(clients)
+                raise RunError(f"{path} cannot be read ({error}): without it nothing more is answered") from None
+            before, wanted = answered.setdefault(what, {}), set(clients)
+            if wanted and wanted.issubset(before.get(digest, ())):
+                return
             if digest not in before and sum(bool(wanted.intersection(names)) for names in before.values()) >= most:
-                times = "once" if most == 1 else f"{most} times"
-                raise ExperimentError(f"this site answers a request for {what} {times} in a run")
-            before[digest] = sorted({*before.get(digest, ()), *clients})
+                times = "once" if most == 1 else f"{most:.0f} times"
+                raise ExperimentError(f"this site answers a request for {what} {times} {where}")
+            before[digest] = sorted(wanted.union(before.get(digest, ())))
             write_atomically(path, json.dumps(answered).encode(), private=True)
 
 
@@ -243,9 +260,7 @@ def agreement_of(config: Mapping[str, Any]) -> Agreement | None:
         if key not in _LIMITS and (meant := similar([key], _LIMITS)):
             raise IdentityError(f"node config has the key '{key}', which limits nothing{meant}")
     named = str(config.get("agreement", ""))
-    if not named:
-        return None
-    if named == ANY:
+    if named in ("", ANY):
         return None
     try:
         changed = os.stat(named).st_mtime_ns
@@ -277,8 +292,9 @@ def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     ]
 
 
-def _has_rounds(strategy_class: Any) -> bool:
-    return not (isinstance(strategy_class, type) and issubclass(strategy_class, PhasedAlgorithm))
+def _key(name: str, method: str) -> str:
+    """Return the key of the experiment by that of the nodes' part of it."""
+    return _TABLES.get(name, method if name == "method" else name)
 
 
 @lru_cache(maxsize=4)
@@ -315,6 +331,13 @@ def _items(tables: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, A
             yield key, value
 
 
+def _may_name_code(value: Any) -> bool:
+    """Return whether a text in a value has a colon."""
+    if isinstance(value, (dict, list)):
+        return any(map(_may_name_code, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str) and ":" in value
+
+
 def _refusal(differences: Sequence[tuple[str, Any, Any]]) -> str:
     listed = "; ".join(
         f"{key} is {_text(agreed)}, and the run asks for {_text(asked)}"
@@ -328,13 +351,13 @@ def _text(value: Any) -> str:
     return "unset" if value is None else in_short(json.dumps(value), _LONGEST_VALUE)
 
 
-_NOT_CONTENT = ("attempts", "attempts-until", KEEP_KEY)
-"""Parts of a request that only concern resumed runs."""
+_NOT_CONTENT = (RUN_KEY, "attempts", "attempts-until", KEEP_KEY)
+"""Parts of a request that only say in which run, or which state counts."""
 
 
-def _digest(content: RecordDict) -> str:
-    """Return a digest of what a request asks for; frozen layers are in it by their fingerprint."""
-    digest = hashlib.blake2b(digest_size=16)
+def _digest(content: RecordDict, state: Any) -> str:
+    """Return a digest of what a request asks for, from which state; frozen layers are in it by their fingerprint."""
+    digest = hashlib.blake2b(json.dumps(state).encode(), digest_size=16)
     for name, record in sorted(content.config_records.items()):
         entries = {key: value for key, value in record.items() if key not in _NOT_CONTENT}
         digest.update(repr((name, sorted(entries.items()))).encode())

@@ -147,7 +147,8 @@ class CohortClient(Configured[S]):
     divides : bool
         Whether data are divided into training, validation and test.
     trainings_per_round : int or None
-        Most requests for training of a client in a round that a site with an agreement answers; None for any number.
+        Most different requests for training of a client, per agreed round, that a site with an agreement answers over
+        all runs; None for any number.
     terms : frozenset of str
         Numbers from stock strategies (:data:`fedgraph.messages.apps.STOCK_TERMS`) that the class uses in training.
     """
@@ -208,7 +209,8 @@ class CohortClient(Configured[S]):
         check_covered(cls, served.assignment, evaluated=(*request.evaluate, *predicted))
         what, most = ("training", cls.trainings_per_round) if request.train else ("evaluation", _MOST_EVALUATIONS)
         if most is not None:
-            node.record(request.run, f"{what} in round {request.round}", request.clients, message.content, most)
+            before = request.round + (not request.train)
+            node.record_work(request.run, what, request.clients, message.content, before, most)
         node.keep_preprocessing(request.run, request.experiment, request.clients)
         return served.with_states(served.reply()).pack()
 
@@ -374,8 +376,7 @@ class CohortClient(Configured[S]):
         models = self._measured_models
         if self.leaves_forecasts:
             self.leave_forecasts(self.cohort.predict(models, "test"))
-        least = 1 if self.node.agreement is None else self.node.limits.least_rows
-        return evaluate_splits(self.assignment, self.cohort, models, self.request.evaluate, least)
+        return evaluate_splits(self.assignment, self.cohort, models, self.request.evaluate, self.node.least_rows)
 
     @property
     def leaves_forecasts(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from fedgraph.algorithms import own_splits
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
-from fedgraph.data import SplitName
+from fedgraph.data import DataSource, SplitName
 from fedgraph.data.series import shares_scales
 from fedgraph.experiment import Experiment
 from fedgraph.support.errors import ExperimentError
@@ -61,11 +61,33 @@ def _requested(experiment: Experiment) -> list[str]:
     return sent
 
 
-def described(description: str, node: Node) -> str:
-    """Return what the server is told of a description of data: all before its notes, unless it may read full errors.
+def check_noise(client_class: Any, assignment: Assignment, epsilon: float | None) -> None:
+    """Raise ExperimentError for a method that releases numbers without noise, if a site has agreed to an epsilon."""
+    if epsilon is None or _noise_of(client_class, assignment):
+        return
+    name = getattr(client_class, "noise", "")
+    with_noise = f"set the table `{name}` of the method" if name else "use a method that has noise, such as ipa or f3"
+    raise ExperimentError(
+        f"this site has agreed to an epsilon of {epsilon:g} ([agreement] epsilon), and the run releases without noise: "
+        f"{with_noise}, or let the site leave out the key"
+    )
 
-    Notes on columns that may have been misread quote cells: categories of few rows, numbers far from all others.
+
+def _noise_of(client_class: Any, assignment: Assignment) -> str:
+    """Return the key of the method's noise if it is set, else an empty text."""
+    name: str = getattr(client_class, "noise", "")
+    return name if name and assignment.method.get(name) is not None else ""
+
+
+def described(source: DataSource, node: Node, *classes: tuple[str, ...]) -> str:
+    """Return what the server is told of data: the description before its notes, unless it may read full errors.
+
+    Notes on columns that may have been misread quote cells: categories of few rows, numbers far from all others. Raises
+    DataError for names of classes and categories in fewer rows than the site requires, which would leave beside it.
     """
+    if node.agreement is not None and (check := getattr(source, "check_listed", None)):
+        check(node.least_rows)
+    description = source.describe(*classes)
     return description if node.sends_full_errors else description.partition("; ")[0]
 
 
@@ -81,8 +103,7 @@ def check_covered(
     Raises ExperimentError for numbers of labels and moments of readings in the answer to the opening query, and for
     metrics of ``evaluated`` splits that depend on a client's own data or tell which classes it has.
     """
-    name = getattr(client_class, "noise", "")
-    if not name or assignment.method.get(name) is None:
+    if not (name := _noise_of(client_class, assignment)):
         return
     own = own_splits(assignment.data.model_dump(), evaluated)
     without_noise = {

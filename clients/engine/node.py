@@ -26,7 +26,7 @@ from fedgraph.models import ModelChoice
 from fedgraph.privacy import Ledger, kept_secret
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import FULL_ERRORS, DataError, IdentityError, quoted
-from fedgraph.support.files import file_name, run_state
+from fedgraph.support.files import file_name, json_digest, run_state
 from fedgraph.support.untrusted import read_json
 from fedgraph.training import ClientState, Cohort, state_folder
 
@@ -112,6 +112,11 @@ class Node:
     def limits(self) -> AgreementTable:
         """The site's limits on what leaves; of a node without an agreement the defaults."""
         return AgreementTable() if self.agreement is None else self.agreement.table
+
+    @property
+    def least_rows(self) -> int:
+        """The fewest rows about which anything leaves; 1 without an agreement."""
+        return 1 if self.agreement is None else self.limits.least_rows
 
     @cached_property
     def simulated(self) -> bool:
@@ -316,10 +321,38 @@ class Node:
         found: Prepared = _of_run[run][place]
         return found
 
-    def record(self, run: str, what: str, clients: Sequence[str], content: RecordDict, most: int = 1) -> None:
-        """Record that a request is answered, where the node has an agreement; see :meth:`Agreement.record`."""
+    def record(
+        self, run: str, what: str, clients: Sequence[str], content: RecordDict, before: int | None = None
+    ) -> None:
+        """Record that a request is answered, where the node has an agreement; see :meth:`Agreement.record`.
+
+        ``before`` : the answer depends on the clients' state after earlier rounds than this one.
+        """
         if self.agreement is not None:
-            self.agreement.record(run_state(self.state_dir, run), what, clients, content, most)
+            states = self._states(run, clients, before)
+            self.agreement.record(run_state(self.state_dir, run), what, clients, content, states)
+
+    def record_work(
+        self, run: str, what: str, clients: Sequence[str], content: RecordDict, before: int, per_round: int
+    ) -> None:
+        """The same for one to train or evaluate. With rounds it counts over all runs, whatever their names."""
+        if (agreement := self.agreement) is not None:
+            folder, where = run_state(self.state_dir, run), "in a run"
+            if not agreement.has_phases:
+                folder = self.state_dir / _RELEASES / json_digest([agreement.client, agreement.part])[:32]
+                where = 'over all runs; for more, the site sets [agreement] open = ["experiment.rounds <= ..."]'
+            states, most = self._states(run, clients, before), per_round * agreement.most_rounds
+            agreement.record(folder, what, clients, content, states, most, where)
+
+    def _states(self, run: str, clients: Sequence[str], before: int | None) -> list[Any]:
+        """Return digests of the clients' state of a run that requests read, after rounds below ``before``."""
+        folder = run_state(self.state_dir, run)
+        if before is None or not folder.is_dir():
+            return []
+        purposes = sorted({path.name for path in folder.iterdir() if path.is_dir()} - {ClientState.MEASURED})
+        states = {each: ClientState(self.state_dir, run, each, self.attempts) for each in purposes}
+        found = [[purpose, state.identities(clients, before)] for purpose, state in states.items()]
+        return [each for each in found if each[1]]
 
     def keep_preprocessing(self, run: str, experiment: str, clients: tuple[str, ...]) -> None:
         """Store the preprocessing of the clients' data once per run, for predictions after the run."""

@@ -11,7 +11,7 @@ from flwr.app import Context, RecordDict
 
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.base import CohortClient
-from fedgraph.clients.engine.disclosure import Disclosure, check_covered, disclosure
+from fedgraph.clients.engine.disclosure import Disclosure, check_covered, check_noise, disclosure
 from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, OwnerSource
@@ -73,6 +73,7 @@ def rehearse(
         raise IdentityError(f"{subject} hosts none of the expected clients{expected}")
     client_class = load_object(client, "[experiment] client", a_client)
     assignment.check_terms(client_class)
+    check_noise(client_class, assignment, node.limits.epsilon)
     if not clients:
         # Aggregators need no data.
         return Rehearsal((), (), disclosure(experiment, client, node))
@@ -161,7 +162,7 @@ def _describe_model(data: OwnerData, row: int, model: str) -> Iterator[str]:
 
 def _describe_tables(source: ClientTableSource, clients: tuple[str, ...], node: Node) -> Iterator[str]:
     """Yield the rows and features of each client, with shares of missing values."""
-    settings = source.table_schema
+    settings = source.table_schema.with_least_rows(node.least_rows)
     for name in clients:
         held = source.load_table(name)
         counts: dict[str, int] = {split: len(held.rows(split)) for split in SPLITS}

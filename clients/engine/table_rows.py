@@ -7,13 +7,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedgraph.data import SplitName
 from fedgraph.data.columns import Floats
 from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, read_values
-from fedgraph.data.schema import ExclusionReason, Schema, excluded_columns, infer_schema, with_private_features
+from fedgraph.data.schema import (
+    ExclusionReason,
+    Schema,
+    excluded_columns,
+    infer_schema,
+    with_private_features,
+)
 from fedgraph.data.tables import ClientTable, ClientTableSource
 from fedgraph.support.files import json_digest
 
@@ -33,10 +40,16 @@ class Rows:
 
 
 class TableRows:
-    """Tables of the clients of a node; reading, inference and scaling are cached."""
+    """Tables of the clients of a node; reading, inference and scaling are cached.
 
-    def __init__(self, source: ClientTableSource, clients: Sequence[str], settings: ScalingSettings) -> None:
+    Categories in fewer than ``least_rows`` of a client's rows are missing there, also where others have them.
+    """
+
+    def __init__(
+        self, source: ClientTableSource, clients: Sequence[str], settings: ScalingSettings, least_rows: int = 1
+    ) -> None:
         self._source, self._clients, self._settings = source, clients, settings
+        self._least_rows, self._table_schema = least_rows, source.table_schema.with_least_rows(least_rows)
         self._schemas: dict[str, Schema] = {}
         self._values: dict[tuple[str, Schema], Mapping[str, Floats]] = {}
         self._rows: dict[tuple[str, Schema, str], Rows] = {}
@@ -71,13 +84,12 @@ class TableRows:
     def schema(self, name: str) -> Schema:
         """Return the schema of all features of a client, inferred from its table."""
         if name not in self._schemas:
-            settings = self._source.table_schema
-            self._schemas[name] = infer_schema(self.tables[name].table, settings, partial=True)
+            self._schemas[name] = infer_schema(self.tables[name].table, self._table_schema, partial=True)
         return self._schemas[name]
 
     def excluded_columns(self, name: str) -> dict[str, ExclusionReason]:
         """Return the columns of a client that are not features, and why."""
-        return excluded_columns(self.tables[name].table, self._source.table_schema, self.schema(name))
+        return excluded_columns(self.tables[name].table, self._table_schema, self.schema(name))
 
     def whole(self, name: str, common: Schema) -> Schema:
         """Return a schema with the common features, followed by the client's private ones."""
@@ -87,7 +99,13 @@ class TableRows:
         """Return a client's values ``[rows, features]`` of the features of ``schema``, by split."""
         if (name, schema) not in self._values:
             held = self.tables[name]
-            values = read_values(held.table, schema, self._source.table_schema)
+            values = read_values(held.table, schema, self._table_schema)
+            if self._least_rows > 1:
+                own = {feature.name: feature.categories for feature in self.schema(name).features}
+                for feature in schema.features:
+                    others = [place for place, each in enumerate(feature.categories) if each not in own[feature.name]]
+                    column = values[:, schema.value_slices[feature.name].start]
+                    column[np.isin(column, others)] = np.nan
             self._values[name, schema] = {split: values[held.rows(split).numpy()] for split in _SPLITS}
         return self._values[name, schema]
 
@@ -109,6 +127,6 @@ class TableRows:
         """Return values ``[rows, features]`` of the public rows, or None without any."""
         if schema not in self._public:
             table = self._source.public_table()
-            values = None if table is None else read_values(table, schema, self._source.table_schema)
+            values = None if table is None else read_values(table, schema, self._table_schema)
             self._public[schema] = values
         return self._public[schema]

@@ -19,7 +19,6 @@ from fedgraph.clients.engine.node import Node
 from fedgraph.clients.engine.table_rows import TableRows
 from fedgraph.data.encoding import needs_range
 from fedgraph.data.schema import Schema, schema_as_json
-from fedgraph.experiment import AgreementTable
 from fedgraph.graphical import SharedStatistics, shared_statistics
 from fedgraph.graphical.recovery import UnitSums, with_noise
 from fedgraph.privacy import Budget
@@ -30,17 +29,14 @@ from fedgraph.training import ClientState
 Asked = Literal["ranges", "sums"]
 
 
-def loss_in_all(settings: FedNGMSettings, limits: AgreementTable) -> list[str]:
-    """Describe the noise of all that a run would disclose, and whether the site's limits exclude it; empty without."""
+def loss_in_all(settings: FedNGMSettings) -> list[str]:
+    """Describe the noise of all that a run would disclose; empty without."""
     loss = settings.disclosed_loss
     if loss is None:
         return []
     epsilon, delta = loss
     what = "ranges and sums have" if len(settings.disclosed) > 1 else f"{settings.disclosed[0]} have"
-    told = f"{what} an epsilon of {epsilon:g}{f' and a delta of {delta:g}' if delta else ''} in all"
-    if limits.epsilon is not None and (epsilon > limits.epsilon or delta > limits.delta):
-        told += f", more than [agreement] epsilon {limits.epsilon:g} and delta {limits.delta:g}, and are not sent"
-    return [f"({told})"]
+    return [f"({what} an epsilon of {epsilon:g}{f' and a delta of {delta:g}' if delta else ''} in all)"]
 
 
 @dataclass(frozen=True)
@@ -109,6 +105,8 @@ class TableStatistics:
         noise, least = self.settings.statistics.noise, self.node.limits.least_rows
         if noise is not None:
             self._check_units_of_one_row()
+        else:
+            self._check_ranges(name)
         rows = self.held.rows(name, self.common, self.request.scaling)
         units = rows.units("train")
         if len(units) < least:
@@ -128,28 +126,35 @@ class TableStatistics:
 
     def _sent(self, name: str, what: Asked, how: Any, told: Callable[[], Any]) -> Any:
         """Return statistics of a client's training rows, ``how`` they were requested, and record that they leave."""
-        settings, limits = self.settings, self.node.limits
+        settings = self.settings
         noise = settings.statistics.noise
         # Names that the experiment gives are counted together; simulations divide tables among thousands.
         holder = "table" if self.held.divides_one_table and not self.node.simulated else ""
         rows, release = self.held.identities(name), [what, self.held.reading, schema_as_json(self.common), how]
         if noise is not None:
-            agreed = None if limits.epsilon is None else (limits.epsilon, limits.delta)
-            budget = Budget(noise.loss, settings.disclosed_loss or (), agreed)
+            budget = Budget(noise.loss, settings.disclosed_loss or ())
             ledger = self.node.ledger(self.request.run, name, "statistics", holder)
             return ledger.once(rows, [*release, settings.statistics.as_table()], budget, told)
-        if limits.epsilon is not None:
-            raise DataError(
-                f"the experiment asks for {what} without noise, and this node's are to have an epsilon of at most "
-                f"{limits.epsilon:g} ([agreement] epsilon)"
-            )
-        self.node.ledger(self.request.run, name, what, holder).exact(rows, release, limits.least_rows)
+        self.node.ledger(self.request.run, name, what, holder).exact(rows, release, self.node.limits.least_rows)
         return told()
 
     def _check_asked(self, what: Asked) -> None:
         """Raise ReplyError for statistics that the experiment does not ask for."""
         if what not in self.settings.disclosed:
             raise ReplyError(f"the request is for {what} of rows, for which the experiment does not ask")
+
+    def _check_ranges(self, name: str) -> None:
+        """Raise ExperimentError for ranges of the request that single out few rows, as units beyond are clipped."""
+        agreement, scaling = self.node.agreement, self.request.scaling
+        if agreement is None or scaling is None:
+            return
+        values = self.held.values(name, self.common)["train"]
+        for part in self.common.features:
+            if needs_range(part) and part.name in scaling.ranges:
+                low, high = scaling.ranges[part.name][0], scaling.ranges[part.name][-1]
+                column = values[:, self.common.value_slices[part.name]]
+                inside = {"above the low": (column > low).any(1), "below the high": (column < high).any(1)}
+                agreement.check_rows(name, {f"rows {end} end of a range": int(n.sum()) for end, n in inside.items()})
 
     def _check_units_of_one_row(self) -> None:
         """Check that the units of a row depend on no other row, which the noise on sums assumes.

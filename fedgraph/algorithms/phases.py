@@ -204,3 +204,8 @@ class PhasedAlgorithm(Method[S]):
     def steps_of(cls, settings: S, rounds: int) -> int | None:
         """Return the number of epochs, for a progress bar; None where it is not known."""
         return None
+
+
+def has_phases(found: Any) -> bool:
+    """Return whether a method has phases instead of rounds."""
+    return isinstance(found, type) and issubclass(found, PhasedAlgorithm)

@@ -44,11 +44,12 @@ class AgreementTable(Settings):
     Attributes
     ----------
     open : keys that may differ from those of the site's copy, such as ``"train.learning-rate"``, ``"experiment.seed"``
-           or ``"experiment.rounds <= 200"``; by default only the name of the run.
-    least_rows : fewest rows about which a node answers: of training, of each split, of each sum. New samples, of which
-           predictions are asked for, are told one by one.
-    epsilon, delta : limit on all noisy releases of a kind (embeddings, updates, statistics) about the same rows, over
-           all runs; by default that of the noise of the experiment.
+           or ``"experiment.rounds <= 200"``; by default only the name of the run. Rounds also bound how many different
+           trainings of a client are answered, over all runs.
+    least_rows : fewest rows about which a node answers: of training, of each split, of each sum, of each category that
+           it names. New samples, of which predictions are asked for, are told one by one.
+    epsilon, delta : limit on all noisy releases of a kind (embeddings, updates) about the same rows, over all runs; by
+           default that of the noise of the experiment. Methods that release without noise are refused.
     """
 
     open: tuple[str, ...] = ()

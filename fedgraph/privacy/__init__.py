@@ -43,11 +43,12 @@ then read from.
 - Protects: one row, against all observers: with another row in its place, the release looks nearly the same.
 - The loss of a person with several rows is multiplied by their number, and each release with fresh noise adds its own.
   Columns do not add to it: the noise grows with their number. A node adds up what it has disclosed of each row, in all
-  runs (:class:`Ledger`), and refuses more than the least that was promised, or than ``[agreement] epsilon`` of the
-  site.
+  runs (:class:`Ledger`), and refuses more than the least that was promised. FedNGM's graphs and parameters leave
+  without noise, so that a site with ``[agreement] epsilon`` does not take part.
 - Without noise, a node sends one kind of statistics of the same rows: others (at another quantile, of other columns, of
   cells that are read otherwise) are refused, and sums or ranges of other rows where all that were sent tell fewer than
-  ``[agreement] least-rows`` rows apart. What such statistics say themselves is not hidden: a quantile may be a person's
+  ``[agreement] least-rows`` rows apart, and sums with ranges that leave fewer rows on one side.
+  What such statistics say themselves is not hidden: a quantile may be a person's
   value, and a sum over a rare category that of the few who have it.
 - Does not hide the number of rows, the names of columns, nor the categories themselves.
 

@@ -161,7 +161,7 @@ class Ledger:
 
     def _spend(self, book: _Book, rows: Tensor, name: str, budget: Budget) -> None:
         if not book.add(rows, name, budget):
-            own = "" if budget is ONCE else ", or let the site set a limit of its own ([agreement] epsilon)"
+            own = ", or let the site set a limit of its own ([agreement] epsilon)" if self.what == "embeddings" else ""
             raise self._refused(
                 "with what was released before, in any run, more would be told of the same rows than was promised",
                 f"ask for a release that was made, which is sent again as it was{own}",

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from fedgraph.algorithms.phases import has_phases
 from fedgraph.clients.app import app as client_app
 from fedgraph.clients.engine.node import forget_data
 from fedgraph.experiment import Experiment, Overrides, load_experiment, plugin_folders, yardsticks
@@ -24,7 +25,7 @@ from fedgraph.starting.first_look import look_at
 from fedgraph.starting.given import in_words, named_by_key
 from fedgraph.starting.node_config import SITES, node_configs, node_options, site_options
 from fedgraph.strategies.app import serve
-from fedgraph.strategies.engine.chosen import ChosenMethod, has_phases
+from fedgraph.strategies.engine.chosen import ChosenMethod
 from fedgraph.support.errors import FULL_ERRORS, DiskError, ExperimentError, FedgraphError, RunError
 from fedgraph.support.files import load_state
 from fedgraph.support.plugins import add_plugin_paths, dotted_path, is_importable

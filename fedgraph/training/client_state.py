@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedgraph.support.errors import RunError, if_any
 from fedgraph.support.files import is_unfinished, json_digest, run_state
-from fedgraph.training.row_file import read_clients, read_rows, write_rows
+from fedgraph.training.row_file import read_clients, read_rows, rows_digest, write_rows
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _FILE = re.compile(r"round-(\d+)-save-(\d+)(?:-([0-9a-f]{8}))?\.safetensors")
@@ -113,6 +113,15 @@ class ClientState:
             return {}
         return _repeated(lambda: self._load(clients, before, empty), self._folder)
 
+    def identities(self, clients: Sequence[str], before: int) -> list[tuple[str, str]]:
+        """Return each client with state last saved after a round below ``before``, and a digest of that state."""
+
+        def read() -> list[tuple[str, str]]:
+            found = self._latest(clients, before, self._packings_with(clients))
+            return [(name, rows_digest(self._path(kept))) for name, (kept, _) in sorted(found.items())]
+
+        return _repeated(read, self._folder)
+
     def save(self, clients: Sequence[str], after: int, stacked: Mapping[str, Tensor], keep_from: int) -> None:
         """Save tensors as the state after a round, and delete files that no resumed run can need.
 
@@ -150,8 +159,10 @@ class ClientState:
                 self._drop_foreign(digest, others, keep_from)
         self.saved = after
 
-    def _load(self, clients: Sequence[str], before: int, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        packings = self._packings_with(clients)
+    def _latest(
+        self, clients: Sequence[str], before: int, packings: Mapping[str, tuple[str, ...]]
+    ) -> dict[str, tuple[_Kept, int]]:
+        """Return the file with the last state of each client, and its row there."""
         latest: dict[str, tuple[_Kept, int]] = {}
         for digest, names in packings.items():
             files = self._files(digest) if before == self.LAST else self._counted(self._files(digest))
@@ -160,6 +171,11 @@ class ClientState:
                 for position, name in enumerate(names):
                     if name not in latest or latest[name][0] < kept:
                         latest[name] = kept, position
+        return {name: latest[name] for name in clients if name in latest}
+
+    def _load(self, clients: Sequence[str], before: int, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        packings = self._packings_with(clients)
+        latest = self._latest(clients, before, packings)
         self.found.update((client, latest[client][0].round if client in latest else -1) for client in clients)
         sources: dict[_Kept, list[tuple[int, int]]] = {}
         for row, client in enumerate(clients):

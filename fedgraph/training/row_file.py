@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedgraph.support.checksums import DAMAGED, METADATA, as_bytes, as_stored, checksum, described
 from fedgraph.support.errors import RunError
-from fedgraph.support.files import json_object, replacing
+from fedgraph.support.files import json_digest, json_object, replacing
 
 _CLIENTS = "clients"
 _CHECKSUMS = "checksums"
@@ -43,6 +43,12 @@ def read_clients(path: Path) -> tuple[str, ...]:
     """
     with _opened(path) as stream:
         return _clients_of(stream)
+
+
+def rows_digest(path: Path) -> str:
+    """Return a digest of clients and checksums of a file, from its header; raises errors as :func:`read_clients`."""
+    with _opened(path) as stream:
+        return json_digest(_head(stream))
 
 
 def read_rows(

@@ -8,7 +8,7 @@ from typing import Any
 from flwr.serverapp.strategy import Strategy
 
 from fedgraph.algorithms import Algorithm, Method
-from fedgraph.algorithms.phases import PhasedAlgorithm
+from fedgraph.algorithms.phases import PhasedAlgorithm, has_phases
 from fedgraph.defence import DefenceTable
 from fedgraph.experiment import Experiment, built_ins
 from fedgraph.federation import Federation
@@ -91,11 +91,6 @@ class ChosenMethod:
         """Build the strategy that runs the algorithm of a method of phases."""
         assert issubclass(self.strategy_class, PhasedAlgorithm)
         return PhasesRun(self.strategy_class(self.settings), plan)
-
-
-def has_phases(found: Any) -> bool:
-    """Return whether a method has phases instead of rounds."""
-    return isinstance(found, type) and issubclass(found, PhasedAlgorithm)
 
 
 def is_ours(found: Any) -> bool:

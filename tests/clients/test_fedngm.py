@@ -15,7 +15,6 @@ from fedgraph.clients.engine.node import Node
 from fedgraph.clients.fedngm import FedNGMClient
 from fedgraph.data.encoding.scaling import Scaling
 from fedgraph.data.schema.json import schema_from_json
-from fedgraph.experiment import AgreementTable
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.graph.feature_graph import FeatureGraph
 from fedgraph.support.errors import DataError, IdentityError, ReplyError
@@ -78,26 +77,12 @@ def test_what_noise_has_hidden_once_is_told_the_same_again(ask, common, table_ta
 
 def test_everything_that_is_disclosed_of_rows_adds_up_over_all_runs(ask, common, table_tables):
     table_tables["fedngm"] |= {"scaling": RANGES, "statistics": NOISE}
-    fewer, limit = common.select(("height", "weight")), AgreementTable(epsilon=10.0)
+    fewer = common.select(("height", "weight"))
     first, again = (ask("statistics", common=common).texts for _ in range(2))
     assert first == again, "the same noise counts once"
-    for limits in (None, AgreementTable(epsilon=9.0), AgreementTable(epsilon=10.0, delta=1e-7)):
-        mechanism = {"epsilon": 5.0, "mechanism": "gaussian"} if limits and limits.delta < 1e-6 else {"epsilon": 5.0}
-        table_tables["fedngm"]["statistics"] = {**NOISE, "noise": mechanism}
-        with pytest.raises(ReplyError, match=PROMISED):
-            ask("statistics", limits=limits, run="another", common=fewer)
-    table_tables["fedngm"]["statistics"] = NOISE
-    assert ask("statistics", common=common).texts == first, "what was refused has not been spent"
-    assert ask("statistics", limits=limit, run="another", common=fewer).texts
     with pytest.raises(ReplyError, match=PROMISED):
-        ask("statistics", limits=limit, run="a third", common=common.select(("height",)))
-
-
-def test_a_site_with_an_epsilon_sends_nothing_without_noise(ask, common, table_tables):
-    table_tables["fedngm"] |= {"scaling": RANGES, "recovery": {"source": "summed-statistics"}}
-    for phase in ("statistics", "sums"):
-        with pytest.raises(DataError, match=r"without noise, .* at most 3 \(\[agreement\] epsilon\)"):
-            ask(phase, limits=AgreementTable(epsilon=3), common=common, scaling=GIVEN)
+        ask("statistics", run="another", common=fewer)
+    assert ask("statistics", common=common).texts == first, "what was refused has not been spent"
 
 
 def test_statistics_that_the_experiment_does_not_ask_for_are_not_sent(ask, common, table_tables):
@@ -183,15 +168,6 @@ def test_clients_by_other_names_have_the_same_rows(ask, common, table_tables):
         table_tables["data"] = {**data, **division}
         with pytest.raises(ReplyError, match="others of the same rows have been sent"):
             ask("sums", {"clients": clients}, **known)
-
-
-def test_names_of_categories_need_the_rows_that_a_site_requires(ask, table_tables):
-    with pytest.raises(DataError, match=r"least-rows is 5, and .* 20 rows have them \(\[agreement\] least-rows\)"):
-        ask("schema", limits=AgreementTable(least_rows=20))
-    table_tables["data"]["table-schema"] = {"least-rows": 20}
-    assert ask("schema", limits=AgreementTable(least_rows=20)).texts
-    with pytest.raises(DataError, match="set it to 21"):
-        ask("schema", limits=AgreementTable(least_rows=21))
 
 
 def test_sums_with_noise_are_of_units_that_one_row_cannot_move_for_all(ask, common, table_tables):

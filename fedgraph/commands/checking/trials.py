@@ -24,6 +24,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
 
+from fedgraph.algorithms.phases import has_phases
 from fedgraph.commands.checking.disturbance import AGAIN, CUT, ON_RAY, REORDERED, ChangedNodes, PowerCut, restartable
 from fedgraph.commands.checking.experiments import class_of, small_experiment, strategy_for
 from fedgraph.experiment import load_experiment, parse_experiment
@@ -31,7 +32,7 @@ from fedgraph.federation.grids import LocalGrid
 from fedgraph.runs import RunFolder
 from fedgraph.starting.running import run_one
 from fedgraph.strategies.app import serve
-from fedgraph.strategies.engine.chosen import ChosenMethod, has_phases, is_ours
+from fedgraph.strategies.engine.chosen import ChosenMethod, is_ours
 from fedgraph.support.errors import ContractError, ExperimentError, FedgraphError
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5

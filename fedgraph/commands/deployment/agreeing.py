@@ -19,10 +19,11 @@ from fedgraph.support.files import json_digest, load_json, private_folder, write
 def agreement_lines(experiment: Experiment) -> list[str]:
     """Return what a node answers, in words."""
     table, head = experiment.agreement, experiment.experiment
-    limit = f"; all noisy releases about the same rows within epsilon {table.epsilon}, delta {table.delta:g}"
+    limit = f"; none without noise, and all about the same rows within epsilon {table.epsilon}, delta {table.delta:g}"
     return [
         f"requests of runs of {experiment.method.name} with the client class {experiment.method.client_class}",
-        f"at most {head.rounds} rounds, and all keys that reach a node as in this file, except what is open",
+        f"at most {head.rounds} rounds, and as many different trainings over all runs",
+        "all keys that reach a node as in this file, except what is open",
         f"open: {', '.join(table.open) or 'nothing but the name of the run'}",
         f"about at least {table.least_rows} rows of each split and sum{'' if table.epsilon is None else limit}",
     ]

@@ -151,6 +151,12 @@ class TableColumnSource(OwnerSource):
         notes = notes_on_columns(self._table, self._as_table(None), columns, leaves_out="[data] owners")
         return with_notes(super().describe(classes), [*self._table.notes, *notes])
 
+    def check_listed(self, least_rows: int) -> None:
+        """Raise DataError for columns with values in fewer rows that the experiment does not list."""
+        if not self.settings.bundled:
+            columns = tuple(dict.fromkeys(column for own in self._owners.values() for column in own))
+            check_declared(self._table, self._as_table(columns), least_rows)
+
     @cached_property
     def _owners(self) -> dict[str, tuple[str, ...]]:
         owners, own = self.settings.owners, self.own

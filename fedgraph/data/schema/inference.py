@@ -107,6 +107,10 @@ class SchemaSettings(Settings):
         """Features that ``kinds`` makes embeddings."""
         return {name for name, chosen in self.kinds.items() if chosen.kind == "embedding"}
 
+    def with_least_rows(self, least_rows: int) -> SchemaSettings:
+        """Return the settings with this ``least_rows`` at least."""
+        return self.model_copy(update={"least_rows": max(self.least_rows, least_rows)})
+
     def lists_categories(self, name: str) -> bool:
         """Return whether the settings list all categories of a column."""
         return name in self.kinds and bool(self.kinds[name].categories)

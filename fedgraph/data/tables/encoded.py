@@ -164,17 +164,24 @@ def encoded_targets(table: Table, settings: TableSettings) -> tuple[Floats, tupl
     return np.where(codes >= 0, codes, np.nan), classes
 
 
-def check_declared(table: Table, settings: TableSettings) -> None:
-    """Raise DataError if the settings do not list the values of a categorical column of a node's own table."""
+def check_declared(table: Table, settings: TableSettings, least_rows: int | None = None) -> None:
+    """Raise DataError if the settings do not list the values of a categorical column of a node's own table.
+
+    With ``least_rows``, they may be lacking for columns each of whose values has as many rows.
+    """
     undeclared = [
         name for name in _features(table, settings) if name not in settings.categories and _numbers(table, name) is None
     ]
     table.column(settings.label)
     if settings.task == "classification" and settings.label not in settings.categories:
         undeclared.append(settings.label)
+    why = "nodes with their own data must agree on the values of categorical columns"
+    if least_rows is not None:
+        undeclared = [name for name in undeclared if (read_column(table, name).counts < least_rows).any()]
+        why = f"names of values in fewer than {least_rows} rows do not leave this node ([agreement] least-rows)"
     if undeclared:
         raise DataError(
-            f"nodes with their own data must agree on the values of categorical columns, and the experiment does "
+            f"{why}, and the experiment does "
             f"not list those of {', '.join(repr(name) for name in undeclared)} of {table.where}: list all values that "
             f"any node may have, [data.categories] {undeclared[0]} = [...]"
         )

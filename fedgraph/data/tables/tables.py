@@ -18,7 +18,7 @@ from fedgraph.data.own import OwnData, data_path, data_title, with_notes
 from fedgraph.data.partition import Indices, describe, split
 from fedgraph.data.preprocessing import Preprocessing, stacked
 from fedgraph.data.shared_tests import shared_test_file
-from fedgraph.data.tables.encoded import Encoded, encode
+from fedgraph.data.tables.encoded import Encoded, check_declared, encode
 from fedgraph.data.tables.options import BundledName, BundledTableSettings, TableOptions, TableSettings
 from fedgraph.data.tables.table_form import TableForm, measured_scales
 from fedgraph.models import TaskSpec
@@ -105,6 +105,11 @@ class TableSource(DataSource):
         tested = [f"tested on the same {counted(len(data.shared), 'row')}"] if settings.test == "shared" else []
         description = ", ".join([*facts, by_column if settings.client_column else divided, *tested])
         return with_notes(description, (*self._table.notes, *data.notes))
+
+    def check_listed(self, least_rows: int) -> None:
+        """Raise DataError for columns with values in fewer rows that the experiment does not list."""
+        if not self.bundled:
+            check_declared(self._table, self.settings, least_rows)
 
     @cached_property
     def _table(self) -> Table:

@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedgraph.algorithms.phases import has_phases
 from fedgraph.experiment import Experiment, find_experiment, plugin_folders
 from fedgraph.reproduce.cells import content_digest, digest, text_digest
 from fedgraph.reproduce.execution import Execution, missing_data, usual_metric
 from fedgraph.reproduce.quantity import Quantity, validation_quantity
 from fedgraph.runs import RunFolder
-from fedgraph.strategies.engine.chosen import has_phases
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.csv_text import as_csv
 from fedgraph.support.errors import DataError, ExperimentError, RunError

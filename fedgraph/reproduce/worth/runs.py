@@ -15,6 +15,7 @@ from typing import Any
 import tomli_w
 from rich.console import Console
 
+from fedgraph.algorithms.phases import has_phases
 from fedgraph.experiment import (
     Experiment,
     Overrides,
@@ -34,7 +35,7 @@ from fedgraph.reproduce.sweeps.command import check_ends, quantity_of
 from fedgraph.reproduce.table import PublishedTable
 from fedgraph.reproduce.worth.verdict import ALONE, AVERAGE, TUNED, Effect, Worth
 from fedgraph.starting.given import in_words, named_by_key
-from fedgraph.strategies.engine.chosen import ChosenMethod, has_phases
+from fedgraph.strategies.engine.chosen import ChosenMethod
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.files import write_atomically

@@ -2,19 +2,33 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 import tomli_w
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
+from fedgraph.algorithms.fedngm_messages import PhaseRequest
 from fedgraph.clients.app import app
 from fedgraph.clients.engine.agreement import Agreement, changed_keys, keys_of
 from fedgraph.clients.engine.node import Node
+from fedgraph.data.encoding import Scaling
+from fedgraph.data.schema import Schema, schema_from_json
 from fedgraph.experiment import load_experiment, parse_experiment
 from fedgraph.federation.grids.in_process import LocalGrid
-from fedgraph.messages import CLIENT_KEY, EXPERIMENT_KEY, EmbedRequest, WorkRequest, read_error
-from fedgraph.support.errors import ExperimentError, IdentityError
+from fedgraph.graphical.recovery import UnitSums
+from fedgraph.messages import (
+    CLIENT_KEY,
+    EXPERIMENT_KEY,
+    EmbedRequest,
+    WorkRequest,
+    check_content,
+    from_record,
+    read_error,
+)
+from fedgraph.runs import RunFolder
+from fedgraph.support.errors import ExperimentError, IdentityError, RunError
 
 ROWS = 60
 SFL = "fedgraph.clients.sfl:SFLClient"
@@ -70,10 +84,10 @@ class Site:
             "train" if fields.get("train", True) else "evaluate",
         )
 
-    def identify(self, tables, label_counts=False):
+    def identify(self, tables, label_counts=False, client=SFL):
         experiment = parse_experiment(tables)
         part = experiment.client_part(experiment.method_settings.as_table(nulls=True))
-        config = ConfigRecord({CLIENT_KEY: SFL, EXPERIMENT_KEY: part, "label-counts": label_counts})
+        config = ConfigRecord({CLIENT_KEY: client, EXPERIMENT_KEY: part, "label-counts": label_counts})
         (reply,) = self.grid.send_and_receive([Message(RecordDict({"config": config}), 1000, "query.identify")])
         return read_error(reply)
 
@@ -209,14 +223,69 @@ def test_label_counts_leave_only_for_the_graph_that_needs_them(tmp_path, patient
     assert "rows of class 1, and its site answers about 10" in Site(tmp_path, rare).identify(rare, label_counts=True)
 
 
-def test_a_client_trains_once_in_a_round(tmp_path, patients):
-    site = Site(tmp_path, stays())
-    first = site.train(stays(), start=0.1)
-    again = site.train(stays(), start=0.1)
-    for name, array in first.array_records["stacked"].items():
-        assert array.data == again.array_records["stacked"][name].data, "a repeated request has the same answer"
-    assert "training in round 1 once in a run" in site.train(stays(), start=0.2)
-    assert site.train(stays(), start=0.2, number=2).array_records["stacked"]
+def trained(reply):
+    """The models of a reply, or the text of a refusal."""
+    return reply if isinstance(reply, str) else reply.array_records["stacked"]["parameters"].data
+
+
+def test_a_client_trains_as_often_as_rounds_are_agreed_over_all_runs(tmp_path, patients):
+    site = Site(tmp_path, stays(experiment={"rounds": 2}))
+    first = trained(site.train(stays(), start=0.1))
+    for run in ("run", "another"):
+        assert trained(site.train(stays(), start=0.1, run=run)) == first, "a repeated request has the same answer"
+    assert site.train(stays(), start=0.2).array_records["stacked"], "as of a resumed run that has lost a client"
+    for run, number in (("run", 1), ("run", 2), ("a third", 1)):
+        refused = site.train(stays(), start=0.3, run=run, number=number)
+        assert "training 2 times over all runs" in refused
+        assert '[agreement] open = ["experiment.rounds <= ..."]' in refused
+    assert trained(site.train(stays(), start=0.1, run="a fourth")) == first
+    site.file.write_text(tomli_w.dumps({**stays(), "agreement": {"open": ["experiment.rounds <= 3"]}}))
+    assert site.train(stays(), start=0.3).array_records["stacked"], "the site has agreed to one more"
+    site.file.write_text(tomli_w.dumps({**stays(), "agreement": {"open": ["experiment"]}}))
+    assert site.train(stays(), start=0.4).array_records["stacked"]
+
+
+def test_models_are_measured_as_often_as_rounds_need_it_over_all_runs(tmp_path, patients):
+    site = Site(tmp_path, stays(experiment={"rounds": 1}))
+    said = [site.train(stays(), start=start, run=f"run-{start}", train=False, evaluate=("test",)) for start in range(6)]
+    assert [isinstance(each, str) for each in said] == [False] * 5 + [True]
+    assert "evaluation 5 times over all runs" in said[-1]
+
+
+@pytest.mark.parametrize("method", ["scaffold", "ditto", "adam"])
+def test_a_repeated_request_is_not_answered_from_another_state(tmp_path, patients, method):
+    tables = stays(experiment={"method": "sfl" if method == "adam" else method, "rounds": 2})
+    tables.pop("graph")
+    if method == "adam":
+        tables |= {"train": {"optimizer": "adam", "keep-optimizer": True}, "graph": {"source": "complete"}}
+    site, client = Site(tmp_path, tables), client_of(tables)
+    control = {"control": torch.full((12,), 0.1)} if method == "scaffold" else {}
+    models = {"parameters": torch.full((1, 12), 0.1)}
+    shared = {"parameters": models["parameters"][0], **control}
+
+    def train(number, attempts, keep_from=0, run="run"):
+        stacked, rest = (models, {}) if method == "adam" else ({}, shared)
+        request = WorkRequest(
+            ("mercy",), number, stacked, rest, keep_from=keep_from, attempts=attempts, client=client,
+            experiment=part_of(tables), run=run,
+        )  # fmt: skip
+        return trained(site.ask(request))
+
+    first, last = {"aaaaaaaa": 9}, {"aaaaaaaa": 1, "bbbbbbbb": 9}
+    answers = train(1, first), train(2, first)
+    assert not any(isinstance(answer, str) for answer in answers)
+    assert train(2, last) == answers[1], "resumed from a checkpoint after round 1"
+    assert train(2, {**last, "cccccccc": 9}) == answers[1]
+    assert train(1, {**last, "cccccccc": 9}) == answers[0], "from the beginning"
+    refused = "training 2 times over all runs"
+    assert refused in train(2, {"dddddddd": 9}), "as if nothing had been kept"
+    assert refused in train(2, first, run="another")
+    assert train(1, first, run="another") == answers[0]
+    assert train(2, first, run="another") == answers[1]
+
+
+def client_of(tables):
+    return parse_experiment(tables).method.client_class
 
 
 @pytest.mark.parametrize(
@@ -236,6 +305,15 @@ def test_what_is_open_may_change(tmp_path, patients, entries, changes, key):
     site = Site(tmp_path, {**stays(), "agreement": {"open": entries}})
     said = site.train(stays(**changes))
     assert f"{key} is" in said if key else said.array_records["stacked"]
+
+
+@pytest.mark.parametrize("named", [{"x": "subprocess:Popen"}, ["os:system"], [{"x": ["os:system"]}]])
+def test_code_within_an_open_table_is_not_open(named):
+    agreement = Agreement.of(parse_experiment({**stays(), "agreement": {"open": ["model"]}}))
+    asked = json.loads(part_of(stays()))
+    asked["model"]["estimator-options"] = named
+    with pytest.raises(ExperimentError, match=r"model\.estimator-options is"):
+        agreement.agreed(SFL, json.dumps(asked))
 
 
 def test_an_open_number_of_rounds_has_a_bound(tmp_path, patients):
@@ -265,6 +343,114 @@ def test_few_rows_are_not_answered_about(tmp_path, patients):
     assert Site(tmp_path, {**few, "agreement": {"least-rows": 6}}).identify(few) is None
     without = {**few, "evaluation": {"splits": ["test"]}}
     assert Site(tmp_path, without).identify(without) is None
+
+
+@pytest.mark.parametrize("kind", ["table", "table-columns"])
+def test_names_of_values_that_few_rows_have_do_not_leave(tmp_path, patients, kind):
+    table = patients.assign(long=["Ann Smith", *patients["long"][1:]])
+    owners = {"key-column": "patient", "owners": {"mercy": ["age", "salary"]}} if kind == "table-columns" else {}
+    features = {} if owners else {"features": ["age", "salary"], "client-column": "ward"}
+    table.assign(ward="mercy").to_csv(tmp_path / "all.csv", index=False)
+    data = {"set": kind, "path": "all.csv", "label": "long", "shares": [0.6, 0.2, 0.2], **owners, **features}
+    agreed = stays(data=data) | {"data": data}
+    config = {"clients": "mercy", "data": "", "data-dir": str(tmp_path)}
+    said = Site(tmp_path, agreed, **config).identify(agreed)
+    assert "names of values in fewer than 10 rows do not leave this node" in said
+    assert "[data.categories] long = [...]" in said
+    assert "Ann" not in said
+    assert Site(tmp_path, {**agreed, "agreement": {"least-rows": 1}}, **config).identify(agreed) is None
+    patients.assign(ward="mercy").to_csv(tmp_path / "more.csv", index=False)
+    agreed["data"] = {**data, "path": "more.csv"}
+    assert Site(tmp_path, agreed, **config).identify(agreed) is None, "all have enough rows"
+
+
+@pytest.mark.parametrize(
+    ("method", "tables", "remedy"),
+    [
+        ("sfl", {}, "use a method that has noise"),
+        ("ipa", {}, "set the table `privacy` of the method"),
+        ("ipa", {"ipa": {"privacy": {"clip-norm": 1.0, "noise-multiplier": 10.0, "releases": 5}}}, None),
+        ("fedngm", {"fedngm": {"statistics": {"noise": {"epsilon": 1.0}}}}, "use a method that has noise"),
+    ],
+)
+def test_a_site_with_an_epsilon_answers_only_methods_with_noise(tmp_path, patients, method, tables, remedy):
+    agreed = stays(experiment={"method": method}, **tables)
+    if method == "fedngm":
+        agreed = {key: agreed[key] for key in ("experiment", "clients", "fedngm")} | {"data": {"set": "mixed-table"}}
+    client = client_of(agreed)
+    site = Site(tmp_path, {**agreed, "agreement": {"epsilon": 5.0}})
+    if method == "fedngm":
+        request = PhaseRequest("schema", client=client, experiment=part_of(agreed), run="run")
+        said = [site.ask(request, "query")]
+    else:
+        shared = {"others": torch.zeros(1, 12), "weights": torch.zeros(1), "there": torch.ones(1)}
+        request = WorkRequest(
+            ("mercy",), 1, {"parameters": torch.zeros(1, 12)}, shared if method == "ipa" else {}, client=client,
+            experiment=part_of(agreed), run="run",
+        )  # fmt: skip
+        said = [site.identify(agreed, client=client), site.ask(request)]
+    if remedy is None:
+        assert said[0] is None
+        assert said[1].array_records["stacked"]
+    else:
+        for each in said:
+            assert "an epsilon of 5 ([agreement] epsilon), and the run releases without noise" in each
+            assert remedy in each
+
+
+CLIENT = "fedgraph.clients.fedngm:FedNGMClient"
+
+
+def fedngm(folder, patients, **agreement):
+    """A site with a rare ward and a name, its experiment, and a function that asks it for a phase."""
+    wards = ["surgery"] * 30 + ["heart"] * 22 + ["hiv"] * 7 + ["ANN"]
+    patients.assign(ward=wards, name=["Ann"] * 30 + ["ANN"] + ["Eve"] * 29).drop(columns="patient").to_csv(
+        folder / "mercy.csv", index=False
+    )
+    agreed = {
+        "experiment": {"name": "x", "method": "fedngm"}, "clients": {"expect": ["mercy"]},
+        "data": {"set": "mixed-table", "shares": [0.6, 0.2, 0.2], "table-schema": {"least-rows": 2}},
+        "fedngm": {"recovery": {"source": "summed-statistics"}},
+    }  # fmt: skip
+    site = Site(folder, {**agreed, "agreement": agreement})
+
+    def ask(phase, **known):
+        request = PhaseRequest(phase, **known, client=CLIENT, experiment=part_of(agreed), run="run")
+        reply = site.ask(request, "query")
+        return reply if isinstance(reply, str) else check_content(reply)
+
+    return ask
+
+
+@pytest.mark.parametrize(("least", "wards"), [(None, ["surgery", "heart"]), (7, ["surgery", "heart", "hiv"])])
+def test_names_of_categories_need_the_rows_that_the_site_requires(tmp_path, patients, least, wards):
+    reply = fedngm(tmp_path, patients, **({"least-rows": least} if least else {}))("schema")
+    schema = schema_from_json(reply.config_records["config"]["texts"][0])
+    assert set(schema.select(["ward"]).features[0].categories) == set(wards)
+    assert reply.config_records["config"]["data"] == "own data, 60 rows, 1 client", "notes on the file quote cells"
+
+
+def test_rows_of_categories_that_a_server_makes_up_are_missing(tmp_path, patients):
+    ask = fedngm(tmp_path, patients)
+    (ward,) = schema_from_json(ask("schema").config_records["config"]["texts"][0]).select(["ward"]).features
+    made_up = Schema((replace(ward, kind="categorical", categories=(*ward.categories, "hiv")),))
+    flat = from_record(ask("sums", common=made_up).array_records["stacked"])["sums"][0]
+    sums = UnitSums.from_flat(flat, made_up).sums[:, 0]
+    assert (sums > 0).tolist() == [True, True, False]
+
+
+def test_ranges_that_a_server_makes_up_single_out_no_rows(tmp_path, patients):
+    ask = fedngm(tmp_path, patients)
+    schema = schema_from_json(ask("schema").config_records["config"]["texts"][0]).select(["age", "salary"])
+    richest = patients["salary"].nlargest(6).iloc[-1]
+
+    def said(low, high):
+        scaling = Scaling({"age": (0.0, 100.0), "salary": (float(low), float(high))})
+        return ask("sums", common=schema, scaling=scaling)
+
+    assert "rows above the low end of a range, and its site answers about 10" in said(richest, richest + 1)
+    assert "rows below the high end of a range" in said(-1, patients["salary"].nsmallest(6).iloc[-1])
+    assert said(0, 100_000).array_records["stacked"]
 
 
 @pytest.mark.parametrize(("least", "told"), [(None, False), (4, True)])
@@ -334,3 +520,34 @@ def test_a_run_over_sites_that_agree_is_the_run_without(request, run_experiment,
         tables, node_configs=[{"partition-id": i, "num-partitions": 2, "agreement": str(agreed)} for i in range(2)]
     )
     assert sites.summary()["weights_sha256"] == usual.summary()["weights_sha256"]
+
+
+class Crashing(LocalGrid):
+    """A grid whose server is gone once the nodes have trained a third time."""
+
+    trainings = 0
+
+    def send_and_receive(self, messages, **known):
+        messages = list(messages)
+        replies = super().send_and_receive(messages, **known)
+        Crashing.trainings += any(message.metadata.message_type == "train" for message in messages)
+        if Crashing.trainings == 3:
+            raise RunError("the server is gone")
+        return replies
+
+
+@pytest.mark.parametrize("method", ["scaffold", "ditto"])
+def test_a_run_that_is_resumed_or_repeated_exactly_costs_no_trainings(run_experiment, tmp_path, digits_tables, method):
+    digits_tables["experiment"] |= {"method": method, "rounds": 4}
+    whole, agreed = run_experiment(digits_tables), tmp_path / "agreed.toml"
+    agreed.write_text((whole.path / "experiment.toml").read_text() + "\n[agreement]\nleast-rows = 1\n")
+    site = {"num-partitions": 2, "agreement": str(agreed), "state-dir": str(tmp_path / "state")}
+    sites = [{"partition-id": i, **site} for i in range(2)]
+    Crashing.trainings = 0
+    folder = RunFolder.create(parse_experiment(digits_tables), tmp_path / "runs")
+    with pytest.raises(RunError, match="the server is gone"):
+        run_experiment(None, node_configs=sites, folder=folder, grid=Crashing)
+    run_experiment(None, node_configs=sites, folder=folder)
+    again = run_experiment(digits_tables, node_configs=sites)
+    weights = {each.summary()["weights_sha256"] for each in (whole, folder, again)}
+    assert len(weights) == 1

@@ -5,7 +5,7 @@ from fedgraph.algorithms import STOCK_CLIENT
 from fedgraph.clients.app import app as client_app
 from fedgraph.clients.engine.disclosure import disclosure
 from fedgraph.clients.engine.node import Node
-from fedgraph.experiment import AgreementTable, built_ins
+from fedgraph.experiment import built_ins
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.strategies.engine.chosen import has_phases
 from fedgraph.support.plugins import a_class, a_client, load_object
@@ -99,12 +99,6 @@ def test_the_epsilon_of_all_statistics_is_told(table_tables):
     leaves = " ".join(told(table_tables).leaves)
     assert leaves.count("with noise of epsilon 2.5") == 2
     assert "ranges and sums have an epsilon of 5 in all" in leaves
-    assert "[agreement]" not in leaves
-    limited = node()
-    vars(limited)["limits"] = AgreementTable(epsilon=4)
-    found = disclosure(parse_experiment(table_tables), "fedgraph.clients.fedngm:FedNGMClient", limited)
-    refused = "an epsilon of 5 in all, more than [agreement] epsilon 4 and delta 1e-05, and are not sent"
-    assert refused in " ".join(found.leaves)
     table_tables["fedngm"]["statistics"]["noise"]["mechanism"] = "gaussian"
     assert "an epsilon of 5 and a delta of 2e-06 in all" in " ".join(told(table_tables).leaves)
     table_tables["fedngm"]["model"] = "ngr"

@@ -14,6 +14,7 @@ from pathlib import Path
 import typer.main
 from typer.testing import CliRunner
 
+from fedgraph.algorithms.phases import has_phases
 from fedgraph.commands.cli import app
 from fedgraph.experiment import built_ins, load_experiment
 from fedgraph.federation.grids.local_flower import (
@@ -24,7 +25,6 @@ from fedgraph.federation.grids.local_flower import (
     start,
 )
 from fedgraph.federation.grids.programs import flower_environment, program
-from fedgraph.strategies.engine.chosen import has_phases
 from reading.pages import REPOSITORY
 
 COMMANDS = typer.main.get_command(app).commands

@@ -1,22 +1,8 @@
 """A Flower app as people write them: linear regression in NumPy, averaged by FedAvg."""
 
-import textwrap
-
 import pytest
 
-PYPROJECT = """
-[project]
-name = "{name}"
-version = "1.0.0"
-
-[tool.flwr.app]
-publisher = "tests"
-
-[tool.flwr.app.components]
-serverapp = "server_app:app"
-clientapp = "client_app:app"
-
-[tool.flwr.app.config]
+CONFIG = """
 num-server-rounds = 3
 lr = 0.1
 name = "plain"
@@ -97,17 +83,14 @@ def main(grid, context):
 
 
 @pytest.fixture
-def write_app(tmp_path):
+def write_app(tmp_path, write_flower_app):
     """``write_app("name", client_app="...")``: the folder of an app, with other text in place of its own."""
 
-    def write(name="app", **texts):
-        folder = tmp_path / name
-        folder.mkdir(exist_ok=True)
-        files = {"pyproject": PYPROJECT.format(name=name), "task": TASK, "client_app": CLIENT, "server_app": SERVER}
-        for file, text in {**files, **texts}.items():
-            if text is not None:
-                suffix = "toml" if file == "pyproject" else "py"
-                (folder / f"{file}.{suffix}").write_text(textwrap.dedent(text))
-        return folder
+    def write(name="app", pyproject=None, **texts):
+        texts = {"task": TASK, "client_app": CLIENT, "server_app": SERVER, **texts}
+        files = {f"{file}.py": text for file, text in texts.items() if text is not None}
+        return write_flower_app(
+            tmp_path / name, {**files, **({"pyproject.toml": pyproject} if pyproject else {})}, CONFIG
+        )
 
     return write

@@ -13,6 +13,7 @@ from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
+from fedgraph.algorithms.phases import has_phases
 from fedgraph.clients.ditto import DittoClient
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.base import CohortClient
@@ -25,7 +26,6 @@ from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.messages import from_record, to_record
 from fedgraph.runs.reports.words import sentence
 from fedgraph.runs.result_files import load_models
-from fedgraph.strategies.engine.chosen import has_phases
 from fedgraph.strategies.engine.stock_settings import build_stock, load_stock_state, stock_state
 from fedgraph.strategies.fedprox import FedProx
 from fedgraph.support.errors import ExperimentError, IdentityError, RunError

@@ -18,18 +18,6 @@ from fedgraph.runs.folder import RunFolder
 from fedgraph.simulations.benchmarks.real_nodes import FederationOnThisMachine, Running
 
 HOSTILE = {
-    "pyproject.toml": """
-        [project]
-        name = "fedgraph"
-        version = "1.0.0"
-        [tool.flwr.app]
-        publisher = "tests"
-        [tool.flwr.app.components]
-        serverapp = "server_app:app"
-        clientapp = "client_app:app"
-        [tool.flwr.app.config]
-        out = ""
-        """,
     "fedgraph/__init__.py": """
         import os
         from pathlib import Path
@@ -86,12 +74,9 @@ def in_a_process(text):
 
 @pytest.mark.process
 @pytest.mark.xdist_group("nodes")
-def test_a_hostile_app_runs_nothing_on_a_node(digits_tables, tmp_path):
+def test_a_hostile_app_runs_nothing_on_a_node(digits_tables, tmp_path, write_flower_app):
     """It does on the node beside it, which runs the code of apps as Flower does."""
-    app, out = tmp_path / "app", tmp_path / "replies.json"
-    for name, text in HOSTILE.items():
-        (app / name).parent.mkdir(parents=True, exist_ok=True)
-        (app / name).write_text(textwrap.dedent(text))
+    app, out = write_flower_app(tmp_path / "fedgraph", HOSTILE, 'out = ""'), tmp_path / "replies.json"
     (tmp_path / "small.toml").write_text(tomli_w.dumps(digits_tables))
     with FederationOnThisMachine(tmp_path / "federation", ["mercy", "county"]) as federation:
         federation.start_node("county", {"clients": "client-1"}, app_code=True)
