@@ -182,7 +182,8 @@ class OwnerSource(ABC):
         if repeated:
             whose = "" if self.own is None else f" of {', '.join(names[:8])}"
             raise DataError(
-                f"{self.title}{whose}: the sample key '{repeated[0]}' occurs more than once; keys must differ"
+                f"{self.title}{whose}: the sample key '{repeated[0]}' occurs more than once; keys must differ",
+                quoted=f"'{repeated[0]}'",
             )
         split, shared = self._drawn(found)
         lacking = _draws(found.keys, names, "lacking", self.settings) < self.settings.lacking_share

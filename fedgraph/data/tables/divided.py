@@ -224,9 +224,11 @@ class DividedTableSource(ClientTableSource):
             texts = [as_category(text) for text in column.texts.to_pylist()]
             unknown = sorted(set(values) - set(texts))
             if unknown:
+                known = ", ".join(sorted(texts)[:20])
                 raise DataError(
                     f"[data] segments of '{client}': column '{name}' of {self._table.where} has no value "
-                    f"{', '.join(unknown)}; it has {', '.join(sorted(texts)[:20])}"
+                    f"{', '.join(unknown)}; it has {known}",
+                    quoted=known,
                 )
             wanted = np.array([*(text in values for text in texts), False])
             inside &= wanted[column.codes]

@@ -159,7 +159,8 @@ def encoded_targets(table: Table, settings: TableSettings) -> tuple[Floats, tupl
         raise DataError(
             f"column '{settings.label}' of {table.where} must hold two classes or more, and holds "
             f"{quote_some(classes) if classes else 'none'}; cells that are empty or read NA, nan or the like "
-            "are missing ([data] default-missing)"
+            "are missing ([data] default-missing)",
+            quoted=quote_some(classes) if classes else "",
         )
     return np.where(codes >= 0, codes, np.nan), classes
 
