@@ -72,7 +72,8 @@ def fit_network(
     validation: OwnerWindows,
     seed: int,
     on_look: Look = lambda step, training, validation: None,
-    not_decayed: Collection[str] = (),
+    graph: Collection[str] = (),
+    graph_rate: float = 1.0,
 ) -> ForecastFit[Network]:
     """Train a network to forecast the windows of all owners, by the mean absolute error of observed targets.
 
@@ -90,8 +91,8 @@ def fit_network(
         Seed of the experiment.
     on_look : callable
         Called at every evaluation.
-    not_decayed : collection of str
-        Parameters without weight decay, in addition to biases.
+    graph : collection of str
+        Parameters of the graph: without weight decay, and with ``graph_rate`` times the learning rate.
     """
     for name, part in (("training", training), ("validation", validation)):
         if not bool(part.known.any()):
@@ -100,7 +101,8 @@ def fit_network(
     with pinned_threads(1), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive_seed(seed, "forecast network"))
         network = build()
-        optimizer = torch.optim.AdamW(_groups(network, settings.weight_decay, not_decayed), settings.learning_rate)
+        groups = _groups(network, settings, graph, graph_rate)
+        optimizer = torch.optim.AdamW(groups, settings.learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.steps)
         order = generator(seed, "forecast fusion batches")
         best, best_step, lowest, total = dict(network.state_dict()), 0, math.inf, 0.0
@@ -140,13 +142,18 @@ def forecasts(network: nn.Module, windows: OwnerWindows) -> Tensor:
     return torch.cat(found, 1)
 
 
-def _groups(network: nn.Module, decay: float, not_decayed: Collection[str]) -> list[dict[str, object]]:
-    """Parameter groups of AdamW: with and without weight decay."""
-    shrunk: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
+def _groups(
+    network: nn.Module, settings: FitSettings, graph: Collection[str], graph_rate: float
+) -> list[dict[str, object]]:
+    """Parameter groups of AdamW: weights, biases, which do not decay, and the graph, which has a rate of its own."""
+    kinds: dict[str, list[nn.Parameter]] = {"weights": [], "biases": [], "graph": []}
     for name, parameter in network.named_parameters():
-        (others if "bias" in name or name in not_decayed else shrunk).append(parameter)
-    return [{"params": shrunk, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
+        kinds["graph" if name in graph else "biases" if "bias" in name else "weights"].append(parameter)
+    return [
+        {"params": kinds["weights"], "weight_decay": settings.weight_decay},
+        {"params": kinds["biases"], "weight_decay": 0.0},
+        {"params": kinds["graph"], "weight_decay": 0.0, "lr": settings.learning_rate * graph_rate},
+    ]
 
 
 def _error(found: Tensor, windows: OwnerWindows) -> Tensor:

@@ -37,6 +37,7 @@ class ForecastFusionSettings(FitSettings):
     controls      : other graphs with which a network is fitted to the same embeddings, for comparison. The names of
                     their errors end in -no-graph, -given-graph and so on.
     mixes         : learned matrices, or hops of another graph.
+    graph_rate    : learning rate of a learned graph, as a multiple of learning-rate.
     aligned_size  : length of an aligned embedding.
     hidden        : width of each owner's forecaster.
     """
@@ -44,6 +45,7 @@ class ForecastFusionSettings(FitSettings):
     graph: OwnerGraph = "learned"
     controls: tuple[OwnerGraph, ...] = ()
     mixes: int = Field(default=2, ge=1)
+    graph_rate: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     aligned_size: int = Field(default=32, ge=1)
     hidden: int = Field(default=64, ge=1)
 
@@ -202,7 +204,7 @@ def fit_forecasts(
         random = generator(seed, "forecast fusion")
         return ForecastFusion(owners, size, training.targets.shape[2], settings, weights, random)
 
-    return fit_network(build, settings, training, validation, seed, on_look, not_decayed=("edges",))
+    return fit_network(build, settings, training, validation, seed, on_look, ("edges",), settings.graph_rate)
 
 
 @dataclass(frozen=True)

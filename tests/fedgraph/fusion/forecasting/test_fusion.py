@@ -99,6 +99,19 @@ def test_a_learned_graph_finds_who_knows_the_future():
     assert float(found["learned"][0]) > 0.7
 
 
+def test_a_learned_graph_has_a_learning_rate_of_its_own():
+    """With a few steps, it has found who knows the future, which at the network's rate it has not."""
+    training, validation = relayed(2000), relayed(300, 1)
+    keys = {"steps": 60, "evaluate_every": 20, "hidden": 24, "aligned_size": 12, "learning_rate": 0.01}
+
+    def weight(rate):
+        settings = ForecastFusionSettings(**{**SMALL, **keys, "graph_rate": rate})
+        mixing = fit_forecasts(settings, training, validation, None, seed=0).network.mixing().detach().max(0).values
+        return float(mixing[1:].diagonal().mean())
+
+    assert weight(30.0) > weight(1.0) + 0.2
+
+
 def test_the_network_of_the_best_look_is_kept():
     looks = []
     settings = ForecastFusionSettings(**{**SMALL, "steps": 50, "learning_rate": 0.05})
