@@ -14,7 +14,7 @@ from fedgraph.federation.federation import Present
 from fedgraph.federation.traffic import Traffic
 from fedgraph.messages import check_content, mark_empty, read_error
 from fedgraph.support.errors import IdentityError, ReplyError
-from fedgraph.support.pause import GrowingPause
+from fedgraph.support.pause import GrowingPause, ask_sooner
 from fedgraph.support.untrusted import in_short
 
 log = logging.getLogger("fedgraph")
@@ -74,7 +74,11 @@ class PassingGrid(Grid):
 
 def quick(grid: Grid) -> Grid:
     """Return a grid that looks for replies sooner than Flower's, which does so every three seconds."""
-    return QuickGrid(grid) if type(grid).__module__.startswith("flwr.") else grid
+    module = type(grid).__module__
+    if not module.startswith("flwr."):
+        return grid
+    ask_sooner(module)
+    return QuickGrid(grid)
 
 
 class QuickGrid(PassingGrid):

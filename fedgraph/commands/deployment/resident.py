@@ -28,7 +28,7 @@ from pkgutil import walk_packages
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from fedgraph.support.pause import GrowingPause
+from fedgraph.support.pause import GrowingPause, ask_sooner
 
 log = logging.getLogger("fedgraph")
 
@@ -117,6 +117,7 @@ def _look_sooner() -> None:
         pause.sleep()
 
     vars(import_module(_NODE_LOOP))["time"] = SimpleNamespace(sleep=sleep)
+    ask_sooner(_NODE_LOOP)
 
 
 def run_executor(arguments: list[str]) -> None:

@@ -1,7 +1,10 @@
+import importlib
 import time
 
+from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
+
 from fedgraph.support import pause
-from fedgraph.support.pause import GrowingPause
+from fedgraph.support.pause import GrowingPause, ask_sooner
 
 
 def test_it_grows_with_the_time_waited_to_its_longest(monkeypatch):
@@ -20,3 +23,22 @@ def test_it_grows_with_the_time_waited_to_its_longest(monkeypatch):
     waiting.restart()
     waiting.sleep()
     assert slept[-1] == pause._FIRST_SECONDS
+
+
+def test_an_object_that_is_still_arriving_is_soon_asked_for_again(monkeypatch):
+    module = "flwr.supernode.start_client_internal"
+    names = vars(importlib.import_module(module))
+    monkeypatch.setitem(names, "pull_objects", names["pull_objects"])
+    asked = []
+
+    def pull(name):
+        asked.append(time.monotonic())
+        if len(asked) < 3:
+            raise ObjectUnavailableError(name)
+        return b"content"
+
+    for _ in range(2):
+        ask_sooner(module)
+    assert names["pull_objects"](["x"], pull) == {"x": b"content"}
+    assert len(asked) == 3
+    assert asked[-1] - asked[0] < 0.8  # Flower's own would have waited for a second, and then for two
