@@ -148,7 +148,7 @@ class Agreement:
         with unpacking_request():
             number, more = int(config.get(ROUND_KEY, first)), sorted({*config.get("evaluate", ())} - {*self.splits})
         if number < first:
-            raise ReplyError(f"round {number} of the request is none of a run")
+            raise ReplyError(f"the request is for round {number}, and rounds begin at {first}")
         asked: dict[str, tuple[bool, Any, Any]] = {
             "graph.source": (bool(config.get("label-counts")) and not self.label_counts, None, "labels"),
             "evaluation.compare-peers": (bool(config.get("predict")) and not self.compares_peers, False, True),
@@ -166,7 +166,7 @@ class Agreement:
     def check_rows(self, client: str, rows: Mapping[str, int]) -> None:
         """Raise ExperimentError for a set of rows smaller than ``least-rows``; empty ones tell of nobody.
 
-        ``rows`` : numbers of rows about which something leaves, by what they are: ``training rows``.
+        ``rows`` : numbers of rows about which something leaves, by their name: ``training rows``.
         """
         least = self.table.least_rows
         for what, number in rows.items():

@@ -80,7 +80,7 @@ def _noise_of(client_class: Any, assignment: Assignment) -> str:
 
 
 def described(source: DataSource, node: Node, *classes: tuple[str, ...]) -> str:
-    """Return what the server is told of data: the description before its notes, unless it may read full errors.
+    """Return the description of data for the server: the text before its notes, unless it may read full errors.
 
     Notes on columns that may have been misread quote cells: categories of few rows, numbers far from all others. Raises
     DataError for names of classes and categories in fewer rows than the site requires, which would leave beside it.

@@ -163,7 +163,7 @@ class Ledger:
         if not book.add(rows, name, budget):
             own = ", or let the site set a limit of its own ([agreement] epsilon)" if self.what == "embeddings" else ""
             raise self._refused(
-                "with what was released before, in any run, more would be told of the same rows than was promised",
+                "with what was released before, in any run, more would be known of the same rows than was promised",
                 f"ask for a release that was made, which is sent again as it was{own}",
             )
 

@@ -53,7 +53,7 @@ class _Array:
 
 
 class _Unpickler(pickle._Unpickler):
-    """Python's own implementation, which can be bounded, unlike that in C: it sizes its memory by what a file says."""
+    """Python's own implementation, which can be bounded, unlike that in C: that allocates as much as a file says."""
 
     dispatch: ClassVar[dict[int, Callable[..., Any]]]
     stack: list[Any]

@@ -202,8 +202,10 @@ def test_only_messages_of_the_experiment_are_answered(tmp_path, patients, fields
 def test_there_are_no_rounds_before_the_first(tmp_path, patients, entries):
     site = Site(tmp_path, {**stays(), "agreement": {"open": entries}})
     for number in (0, -1, -(2**60)):
-        assert f"round {number} of the request is none" in site.train(stays(), number=number)
-    assert "round -1 of the request is none" in site.train(stays(), number=-1, train=False, evaluate=("test",))
+        assert f"the request is for round {number}, and rounds begin at 1" in site.train(stays(), number=number)
+    assert "the request is for round -1, and rounds begin at 0" in site.train(
+        stays(), number=-1, train=False, evaluate=("test",)
+    )
     assert site.train(stays(), number=0, train=False, evaluate=("test",)).metric_records["metrics"]
 
 
